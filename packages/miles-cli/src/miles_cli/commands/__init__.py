@@ -1,0 +1,1 @@
+"""The commands of `miles`, one file each. Heavy imports happen inside the command."""

@@ -1,0 +1,46 @@
+"""`miles run`: a whole run, from a recipe to a run folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from miles_cli.recipes import DEFAULT
+
+
+def run(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(
+            help=f"A built-in recipe (`miles recipes`) or a TOML file; {DEFAULT} when not given.",
+            metavar="[RECIPE|FILE.toml]",
+            show_default=False,
+        ),
+    ] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="section.key=value; repeat for several.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME when not given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the folder's last checkpoint.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Delete the run that is in the folder.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the recipe, start nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
+) -> None:
+    """Train: prompts to agent, agent to samples, samples to trainer, weights back to the engines."""
+    from miles_cli.checks import check
+    from miles_cli.load_config import load, load_resumed
+    from miles_core.config import dump_toml
+    from miles_core.errors import ConfigError
+
+    if resume and overwrite:
+        raise ConfigError("--resume continues a run and --overwrite deletes it; expected at most one of them.")
+    resolved = load_resumed(recipe, overrides or (), out) if resume else load(recipe or DEFAULT, overrides or ())
+    config = resolved.config
+    check(config)
+    if dry_run:
+        typer.echo(dump_toml(config))
+        return
+    from miles_cli.pipeline.launch import launch
+
+    mode = "resume" if resume else "overwrite" if overwrite else "new"
+    launch(config, out=out or Path("runs") / config.run.name, mode=mode, as_json=as_json)

@@ -1,0 +1,1 @@
+"""The run: read `loop.py` first, then `wiring.py`."""
