@@ -1,0 +1,206 @@
+"""The router's app: FastAPI for the few control calls, plain ASGI for everything that is proxied."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import aiohttp
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+
+from miles_core.errors import ConfigError, MilesError
+from miles_router.answers import Gate, Receive, Scope, Send, error_body, error_type, send_error
+from miles_router.config import RouterConfig
+from miles_router.health import HealthChecker
+from miles_router.metrics import RouterMetrics
+from miles_router.pool import Pool
+from miles_router.proxy import Proxy
+from miles_router.urls import worker_url
+
+CONTROL_PATHS = frozenset(
+    {"/add_worker", "/remove_worker", "/list_workers", "/weight_version", "/quarantine", "/health", "/metrics"}
+)
+"""Answered by the router itself; every other path is proxied."""
+
+
+class WeightVersion(BaseModel):
+    """Body of `/weight_version`."""
+
+    version: int
+
+
+class RouterApp(FastAPI):
+    """A FastAPI app that hands every path but its own to the proxy, before any routing.
+
+    sessions: an app that answers `/sessions...` in the same process, or None.
+    """
+
+    def __init__(self, config: RouterConfig, *, sessions: FastAPI | None = None) -> None:
+        super().__init__(title="miles-router", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+        self.config = config
+        self.sessions = sessions
+        self.pool = Pool(
+            failures=config.health.failures,
+            max_active=config.max_active_per_worker,
+            max_queue=config.max_queue,
+            probe_interval_s=config.health.interval_s,
+            max_backoff_s=config.health.max_backoff_s,
+        )
+        self.metrics = RouterMetrics(self.pool)
+        self.proxy: Proxy | None = None
+        self.checker: HealthChecker | None = None
+        self._gate = Gate(token=config.token, body_limit_bytes=config.body_limit_bytes)
+        for url in config.workers:
+            self.pool.add(url)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI connection."""
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        path = scope["path"]
+        if self.sessions is not None and (path == "/sessions" or path.startswith("/sessions/")):
+            await self.sessions(scope, receive, send)
+        elif await self._gate.refused(scope, send):
+            return
+        elif path in CONTROL_PATHS:
+            await super().__call__(scope, receive, send)
+        elif self.proxy is None:
+            await send_error(send, 503, "the router has not started yet.", {"Retry-After": "1"})
+        else:
+            await self.proxy(scope, receive, send)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    assert isinstance(app, RouterApp)
+    config = app.config
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(upstream_session(config))
+        headers = {"authorization": f"Bearer {config.worker_token}"} if config.worker_token else None
+        app.checker = HealthChecker(app.pool, session, timeout_s=config.health.timeout_s, headers=headers)
+        app.proxy = Proxy(app.pool, config, app.metrics, session)
+        probing = asyncio.create_task(app.checker.run())
+        if app.sessions is not None:
+            await stack.enter_async_context(app.sessions.router.lifespan_context(app.sessions))
+        try:
+            yield
+        finally:
+            probing.cancel()
+            with suppress(asyncio.CancelledError):
+                await probing
+
+
+def upstream_session(config: RouterConfig) -> aiohttp.ClientSession:
+    """The HTTP client for workers: no limits but the deadlines, no cookies, bodies as they are on the wire."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=60),
+        timeout=aiohttp.ClientTimeout(
+            total=None, sock_connect=config.connect_timeout_s, sock_read=config.idle_timeout_s
+        ),
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
+    )
+
+
+def create_router_app(config: RouterConfig, *, sessions: FastAPI | None = None) -> RouterApp:
+    """The router as an app for `serve.run` or any ASGI server.
+
+    sessions: the app of `create_session_app`, answered under `/sessions` by the same process.
+    """
+    app = RouterApp(config, sessions=sessions)
+    _add_error_handlers(app)
+    _add_worker_routes(app)
+    _add_report_routes(app)
+    return app
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return _error(400, f"{where}: {first['msg']}.")
+
+    @app.exception_handler(MilesError)
+    async def refused(_: Request, error: MilesError) -> JSONResponse:
+        return _error(400 if isinstance(error, ConfigError) else 500, str(error))
+
+
+def _add_worker_routes(app: RouterApp) -> None:
+    pool = app.pool
+
+    @app.post("/add_worker")
+    async def add_worker(request: Request) -> Any:
+        worker = pool.add(worker_url((await _fields(request, "url"))["url"]))
+        await _probe(app)
+        return worker.view()
+
+    @app.post("/remove_worker")
+    async def remove_worker(request: Request) -> Any:
+        url = worker_url((await _fields(request, "url"))["url"])
+        worker = pool.remove(url)
+        return _unknown(url) if worker is None else worker.view()
+
+    @app.post("/quarantine")
+    async def quarantine(request: Request) -> Any:
+        fields = await _fields(request, "url")
+        url = worker_url(fields["url"])
+        if not pool.quarantine(url, str(fields.get("reason") or "asked for")):
+            return _unknown(url)
+        return {"workers": [worker.view() for worker in pool.workers if worker.url == url]}
+
+    @app.get("/list_workers")
+    async def list_workers() -> Any:
+        return {"workers": [worker.view() for worker in pool.workers]}
+
+    @app.post("/weight_version")
+    async def set_version(body: WeightVersion) -> Any:
+        pool.set_version(body.version)
+        await _probe(app)
+        return {"version": pool.version, "workers": [worker.view() for worker in pool.workers]}
+
+
+def _add_report_routes(app: RouterApp) -> None:
+    @app.get("/health")
+    async def health() -> Any:
+        return {"status": "ok", "workers": len(app.pool.workers), "weight_version": app.pool.version}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(app.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def _probe(app: RouterApp) -> None:
+    # The answer to the call that changed something already tells which workers are admitted.
+    if app.checker is not None:
+        await app.checker.probe_due()
+
+
+async def _fields(request: Request, *needed: str) -> dict[str, Any]:
+    """Fields of a call from its query string or its JSON body."""
+    fields: dict[str, Any] = dict(request.query_params)
+    if not fields:
+        try:
+            body = await request.json()
+        except ValueError:
+            raise ConfigError(
+                f"expected a JSON object with {', '.join(needed)}, found a body that is not JSON."
+            ) from None
+        fields = body if isinstance(body, dict) else {}
+    for name in needed:
+        if not isinstance(fields.get(name), str):
+            raise ConfigError(f"expected {name} as a string, in the query or in a JSON object.")
+    return fields
+
+
+def _unknown(url: str) -> JSONResponse:
+    return _error(404, f"worker {url} is not registered here; /list_workers shows those that are.")
+
+
+def _error(status: int, message: str) -> JSONResponse:
+    return JSONResponse(error_body(message, kind=error_type(status)), status_code=status)

@@ -1,0 +1,232 @@
+"""The data path: one ASGI request in, one worker's answer out, untouched."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from miles_router.answers import Receive, Scope, Send, send_error
+from miles_router.body import BodyTooLargeError, ClientGoneError, RequestBody
+from miles_router.config import RouterConfig
+from miles_router.headers import ANSWER_DROPS, REQUEST_DROPS, passed_on
+from miles_router.metrics import RouterMetrics
+from miles_router.pool import Lease, NoWorkerError, Pool
+
+log = logging.getLogger(__name__)
+
+WHOLE_BYTES = 1 << 16
+"""Answers of a known length up to this are passed on in one piece."""
+
+WORKER_FAULTS = frozenset({500, 502, 504})
+"""Statuses that count against a worker; 503 is an honest sign of load."""
+
+
+class NeverStartedError(Exception):
+    """A worker gave no byte of an answer; another one may be asked."""
+
+
+class AnswerFailedError(Exception):
+    """A worker failed in a way that must not be retried, before the caller saw a byte."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(slots=True)
+class _Call:
+    """One proxied request and how far its answer got."""
+
+    scope: Scope
+    send: Send
+    body: RequestBody
+    headers: CIMultiDict[str]
+    target: str
+    status: int = 0
+    started: bool = False
+    """True once a byte of the answer went to the caller."""
+
+
+class Proxy:
+    """Forwards calls to the pool's workers. Owns no connection: `session` belongs to the app."""
+
+    def __init__(
+        self, pool: Pool, config: RouterConfig, metrics: RouterMetrics, session: aiohttp.ClientSession
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        self._metrics = metrics
+        self._session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Forward one request, and end the worker's side of it as soon as the caller leaves."""
+        config = self._config
+        body = RequestBody(receive, keep_bytes=config.replay_bytes, limit_bytes=config.body_limit_bytes)
+        call = _Call(scope, send, body, self._request_headers(scope), _target(scope))
+        try:
+            await body.fill()
+            await self._watched(call, receive)
+        except ClientGoneError:
+            call.status = 0
+        except BodyTooLargeError as error:
+            await self._refuse(call, 413, str(error))
+        finally:
+            self._metrics.answers.labels(call.status).inc()
+
+    async def _watched(self, call: _Call, receive: Receive) -> None:
+        if not call.body.complete:
+            await self._forward(call)
+            return
+        forward = asyncio.current_task()
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            if forward is not None:
+                forward.cancel()
+
+        watcher = asyncio.create_task(watch())
+        try:
+            await self._forward(call)
+        except asyncio.CancelledError:
+            if not gone or forward is None or forward.uncancel() > 0:
+                raise
+            raise ClientGoneError("the caller left before its answer was complete.") from None
+        finally:
+            watcher.cancel()
+
+    async def _forward(self, call: _Call) -> None:
+        tried: set[str] = set()
+        for attempt in range(1, self._config.max_attempts + 1):
+            try:
+                lease = await self._lease(tried)
+            except NoWorkerError as error:
+                await self._refuse(call, 503, str(error), {"Retry-After": "1"})
+                return
+            try:
+                await self._exchange(call, lease)
+            except NeverStartedError as error:
+                tried.add(lease.worker.url)
+                if attempt == self._config.max_attempts or call.body.streamed:
+                    await self._refuse(call, 502, f"no worker answered after {attempt} attempts: {error}.")
+                    return
+                self._metrics.retries.inc()
+            except AnswerFailedError as error:
+                await self._refuse(call, error.status, str(error))
+                return
+            else:
+                return
+            finally:
+                lease.release()
+
+    async def _lease(self, tried: set[str]) -> Lease:
+        if lease := (self._pool.try_acquire(tried) if tried or not self._pool.waiting else None):
+            return lease
+        with self._metrics.wait.time():
+            return await self._pool.acquire(timeout_s=self._config.queue_timeout_s)
+
+    async def _exchange(self, call: _Call, lease: Lease) -> None:
+        """Send the request to the leased worker and pass its answer on."""
+        url = lease.worker.url
+        try:
+            answer = await self._session.request(
+                call.scope["method"],
+                URL(url + call.target, encoded=True),
+                data=(call.body.data or None) if call.body.complete and not call.body.streamed else call.body.stream(),
+                headers=call.headers,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            lease.failed(f"connection failed: {error}", fatal=True)
+            raise NeverStartedError(f"{url} could not be reached ({error})") from error
+        except aiohttp.SocketTimeoutError as error:
+            lease.failed("silent past the deadline")
+            raise AnswerFailedError(504, f"waited {self._config.idle_timeout_s:g} s for {url} to answer.") from error
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+            lease.failed(f"closed the connection: {error}")
+            raise NeverStartedError(f"{url} closed the connection before it answered") from error
+        except aiohttp.ClientError as error:
+            lease.failed(f"malformed answer: {error}")
+            raise AnswerFailedError(502, f"{url} sent a malformed answer: {error}.") from error
+        try:
+            await self._pass_on(call, answer, lease)
+        finally:
+            if not call.status:
+                answer.close()
+            answer.release()
+
+    async def _pass_on(self, call: _Call, answer: aiohttp.ClientResponse, lease: Lease) -> None:
+        headers = passed_on(answer.raw_headers, ANSWER_DROPS)
+        length = answer.content_length
+        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        try:
+            if length is not None and length <= WHOLE_BYTES:
+                await self._pass_whole(call, answer, start)
+            else:
+                await self._pass_stream(call, answer, start)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            lease.failed(f"answer broke off: {type(error).__name__}")
+            answer.close()
+            if not call.started:
+                raise AnswerFailedError(502, f"{lease.worker.url} broke off its answer: {error}.") from error
+            self._metrics.cut.inc()
+            # Returning without the last body message makes the server cut the connection, so that the caller can tell
+            # a broken answer from a complete one.
+            log.warning("%s broke off an answer that had started: %s", lease.worker.url, error)
+            call.status = answer.status
+            return
+        except BaseException:
+            answer.close()
+            raise
+        call.status = answer.status
+        if answer.status in WORKER_FAULTS:
+            lease.failed(f"answered {answer.status}")
+        else:
+            lease.succeeded()
+
+    async def _pass_whole(self, call: _Call, answer: aiohttp.ClientResponse, start: dict[str, object]) -> None:
+        body = await answer.read()
+        headers = start["headers"]
+        assert isinstance(headers, list)
+        if call.scope["method"] != "HEAD" and answer.status not in (204, 304):
+            headers.append((b"content-length", str(len(body)).encode()))
+        call.started = True
+        await call.send(start)
+        await call.send({"type": "http.response.body", "body": body})
+
+    async def _pass_stream(self, call: _Call, answer: aiohttp.ClientResponse, start: dict[str, object]) -> None:
+        call.started = True
+        await call.send(start)
+        async for piece in answer.content.iter_any():
+            await call.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await call.send({"type": "http.response.body", "body": b""})
+
+    def _request_headers(self, scope: Scope) -> CIMultiDict[str]:
+        fields = passed_on(scope["headers"], REQUEST_DROPS)
+        token, own = self._config.worker_token, self._config.token
+        headers: CIMultiDict[str] = CIMultiDict()
+        for name, value in fields:
+            # The caller's proof for this server is not shown to the workers.
+            if name != b"authorization" or (token is None and own is None):
+                headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        return headers
+
+    async def _refuse(self, call: _Call, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        call.status = status
+        if not call.started:
+            call.started = True
+            await send_error(call.send, status, message, headers)
+
+
+def _target(scope: Scope) -> str:
+    path: str = scope["raw_path"].decode("latin-1")
+    query = scope["query_string"]
+    return f"{path}?{query.decode('latin-1')}" if query else path

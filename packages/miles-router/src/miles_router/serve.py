@@ -1,0 +1,129 @@
+"""Running an app: in the foreground, or in a thread beside other code."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+
+from miles_core.errors import DeadlineError
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 lets the system choose one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL of a bound socket; a wildcard address is shown as loopback."""
+    host, port = listener.getsockname()[:2]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"
+
+
+def run(
+    app: Any,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 30080,
+    listener: socket.socket | None = None,
+    log_level: str = "warning",
+    max_connections: int | None = None,
+    drain_s: float = 10.0,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM, then let running calls end for `drain_s` seconds.
+
+    listener: a socket from `bind`, used instead of host and port. max_connections: further ones are answered 503.
+    on_ready: called with the URL once the server answers.
+    """
+    listener = listener or bind(host, port)
+    server = _Server(_uvicorn_config(app, log_level, max_connections, drain_s), url_of(listener), on_ready)
+    try:
+        server.run(sockets=[listener])
+    finally:
+        listener.close()
+
+
+class ServerThread:
+    """An app served from a thread of this process; a context manager.
+
+    url: base URL once started. Starting waits for the app's own start, `start_timeout_s` at most.
+    """
+
+    def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0, *, start_timeout_s: float = 30.0) -> None:
+        self._listener = bind(host, port)
+        self.url = url_of(self._listener)
+        self._server = _Server(_uvicorn_config(app, "warning", None, 1.0), self.url, None)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._listener]}, name=f"serve-{self.url}", daemon=True
+        )
+        self._start_timeout_s = start_timeout_s
+
+    def start(self) -> Self:
+        """Start and return when the app answers; DeadlineError when it does not in time."""
+        self._thread.start()
+        give_up = time.monotonic() + self._start_timeout_s
+        while not self._server.started:
+            if not self._thread.is_alive() or time.monotonic() > give_up:
+                self.stop()
+                raise DeadlineError(f"waited {self._start_timeout_s:g} s for the server at {self.url} to start.")
+            time.sleep(0.005)
+        return self
+
+    def stop(self, *, timeout_s: float = 10.0) -> None:
+        """End the server and its thread; calls that still run after a second are cut."""
+        self._server.should_exit = True
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._server.force_exit = True
+            self._thread.join(timeout_s)
+        self._listener.close()
+        if self._thread.is_alive():
+            raise DeadlineError(f"waited {2 * timeout_s:g} s for the server at {self.url} to stop.")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, url: str, on_ready: Callable[[str], None] | None) -> None:
+        super().__init__(config)
+        self._url = url
+        self._on_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        if self.started and self._on_ready is not None:
+            self._on_ready(self._url)
+
+
+def _uvicorn_config(app: Any, log_level: str, max_connections: int | None, drain_s: float) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        log_level=log_level,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        ws="none",
+        backlog=2048,
+        limit_concurrency=max_connections,
+        timeout_graceful_shutdown=max(1, round(drain_s)),
+    )
