@@ -1,0 +1,45 @@
+"""Tables of interchangeable functions: a short name or `module:attribute` becomes a callable with a known signature."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from miles_core.errors import PluginError
+
+
+def choose(kind: str, name: str, *, table: Mapping[str, str], parameters: tuple[str, ...]) -> Callable[..., Any]:
+    """The callable that `name` stands for.
+
+    `name` is a key of `table` or `module:attribute`. The callable must accept `parameters` by position, in this order.
+    Raises PluginError with what was expected and what was found.
+    """
+    target = table.get(name, name)
+    module_name, separator, attribute = target.partition(":")
+    if not separator:
+        near = get_close_matches(name, table, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(table)}."
+        raise PluginError(f"{kind}: expected a known name or module:attribute, found {name!r}; {hint}")
+    try:
+        function = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise PluginError(f"{kind} {name!r}: cannot be imported ({error}).") from error
+    _check_signature(kind, name, function, parameters)
+    return function
+
+
+def _check_signature(kind: str, name: str, function: object, parameters: tuple[str, ...]) -> None:
+    expected = f"{attribute_of(name)}({', '.join(parameters)})"
+    if not callable(function):
+        raise PluginError(f"{kind} {name!r}: expected a function {expected}, found {type(function).__name__}.")
+    try:
+        inspect.signature(function).bind(*parameters)
+    except TypeError as error:
+        found = inspect.signature(function)
+        raise PluginError(f"{kind} {name!r}: expected {expected}, found {attribute_of(name)}{found}.") from error
+
+
+def attribute_of(name: str) -> str:
+    """The part of a plug-in name after the colon, or the whole short name."""
+    return name.rpartition(":")[2]
