@@ -1,7 +1,8 @@
 """What a trainer consumes: one list of records, checked when built."""
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from miles_core.errors import RecordError
 from miles_core.sample import Finish, Group, Sample
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainSequence:
     """One sequence to train on. All arrays are `[num_tokens]` and aligned with `ids`.
 
@@ -26,7 +27,7 @@ class TrainSequence:
     rollout_logprobs: NDArray[np.float32]
     weight_versions: NDArray[np.int64]
     reward: float
-    routing: NDArray[Any] | None = field(default=None, compare=False)
+    routing: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(self.ids), len(self.loss_mask), len(self.rollout_logprobs), len(self.weight_versions)}
@@ -34,6 +35,13 @@ class TrainSequence:
             raise RecordError(f"sequence {self.rollout_id}: arrays of different lengths {sorted(lengths)}.")
         if len(self.ids) and self.loss_mask[0]:
             raise RecordError(f"sequence {self.rollout_id}: the first token has no context and cannot be trained.")
+        if not math.isfinite(self.reward):
+            raise RecordError(f"sequence {self.rollout_id}: expected a finite reward, found {self.reward}.")
+        if self.routing is not None and (self.routing.ndim != 3 or len(self.routing) != max(len(self.ids) - 1, 0)):
+            raise RecordError(
+                f"sequence {self.rollout_id}: expected routing of {len(self.ids) - 1} positions, layers and choices, "
+                f"found {list(self.routing.shape)}."
+            )
 
     @property
     def num_tokens(self) -> int:
@@ -57,7 +65,7 @@ class TrainSequence:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainBatch:
     """The sequences of one training step, in an order that does not depend on timing.
 
@@ -91,7 +99,11 @@ class TrainBatch:
 
 
 def _sequences(groups: Iterable[Group]) -> Iterable[TrainSequence]:
+    seen: set[str] = set()
     for group in groups:
+        if group.prompt_id in seen:
+            raise RecordError(f"expected each group once in a batch, found {group.prompt_id} twice.")
+        seen.add(group.prompt_id)
         for sample in group.samples:
             if sample.num_tokens and sample.finish is not Finish.ABORTED:
                 yield TrainSequence.of(sample)

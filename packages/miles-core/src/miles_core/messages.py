@@ -65,7 +65,10 @@ def _check_message(message: object, place: int) -> None:
         raise RecordError(
             f"message {place}: expected content as a string, a list of parts or null, found {type(content).__name__}."
         )
-    for number, call in enumerate(message.get("tool_calls") or ()):
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple):
+        raise RecordError(f"message {place}: expected tool_calls as a list, found {type(calls).__name__}.")
+    for number, call in enumerate(calls):
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise RecordError(f"message {place}, tool call {number}: expected function.name as a string.")

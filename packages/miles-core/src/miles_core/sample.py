@@ -49,6 +49,8 @@ class Span:
     trained: bool = True
 
     def __post_init__(self) -> None:
+        if self.ids and not 0 <= min(self.ids) <= max(self.ids) < 2**31:
+            raise RecordError(f"expected token ids from 0 to 2**31 - 1, found {min(self.ids)} to {max(self.ids)}.")
         expected = len(self.ids) if self.origin is Origin.SAMPLED else 0
         for what, found in (("logprobs", len(self.logprobs)), ("weight versions", len(self.weight_versions))):
             if found != expected:
@@ -149,6 +151,10 @@ class Sample:
         """The same sample with its reward."""
         return replace(self, reward=reward)
 
+    def with_metadata(self, **entries: Any) -> Self:
+        """The same sample with further metadata; equal keys are replaced."""
+        return replace(self, metadata={**self.metadata, **entries})
+
     def aborted(self, error: str) -> Self:
         """The same sample, masked, with the reason; its reward becomes 0 when it had none."""
         return replace(self, finish=Finish.ABORTED, error=error, reward=0.0 if self.reward is None else self.reward)
@@ -165,8 +171,18 @@ class Group:
         strangers = {s.prompt_id for s in self.samples} - {self.prompt_id}
         if strangers:
             raise RecordError(f"group {self.prompt_id}: found samples of other prompts: {sorted(strangers)}.")
+        found: dict[str, float] = {}
+        for sample in self._judged():
+            if sample.reward is not None and found.setdefault(sample.rollout_id, sample.reward) != sample.reward:
+                raise RecordError(
+                    f"group {self.prompt_id}: expected the samples of rollout {sample.rollout_id} to share one reward, "
+                    f"found {found[sample.rollout_id]} and {sample.reward}."
+                )
+
+    def _judged(self) -> list[Sample]:
+        return [s for s in self.samples if s.reward is not None and s.finish is not Finish.ABORTED]
 
     @property
     def rewards(self) -> Mapping[str, float]:
-        """Reward of each rollout (siblings of a split rollout share one); rollouts without a reward are left out."""
-        return {s.rollout_id: s.reward for s in self.samples if s.reward is not None}
+        """Reward of each rollout (siblings of a split rollout share one); rollouts that were aborted or not judged are left out."""
+        return {s.rollout_id: s.reward for s in self._judged() if s.reward is not None}

@@ -8,5 +8,8 @@ def derive(seed: int, *path: str | int) -> int:
 
     `derive(run_seed, "rollout", step, prompt_id, index)` does not depend on order, timing or process.
     """
-    text = "\x1f".join([str(seed), *(f"{type(part).__name__[0]}{part}" for part in path)])
+    # Each part carries its kind and length, so that no two paths spell the same text.
+    text = str(int(seed)) + "".join(
+        f"/s{len(part)}:{part}" if isinstance(part, str) else f"/i{int(part)}" for part in path
+    )
     return xxhash.xxh3_64_intdigest(text.encode()) >> 1

@@ -1,0 +1,1 @@
+"""Prompts in a reproducible order."""

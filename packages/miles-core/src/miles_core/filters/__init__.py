@@ -1,0 +1,1 @@
+"""What keeps a group out of training, and why."""

@@ -1,0 +1,32 @@
+"""The HTTP client that everything in core uses, and what an answer's body says about a failure."""
+
+import httpx
+
+
+def open_client(url: str, *, token: str | None = None, timeout_s: float, connections: int = 1000) -> httpx.AsyncClient:
+    """A client for one server. Every call has the timeout; the process's proxy settings are not used.
+
+    TLS trust is loaded for https addresses only, for it costs more than a whole call over loopback.
+    """
+    return httpx.AsyncClient(
+        base_url=url.rstrip("/"),
+        headers={"Authorization": f"Bearer {token}"} if token else {},
+        timeout=timeout_s,
+        verify=url.startswith("https:"),
+        trust_env=False,
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+    )
+
+
+def reason_of(response: httpx.Response) -> str:
+    """The message of an OpenAI-shaped error body, or the first 300 characters of any other body."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = None
+    error = body.get("error") if isinstance(body, dict) else None
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return error["message"]
+    if isinstance(error, str):
+        return error
+    return response.text[:300].strip() or "no reason given"

@@ -1,0 +1,1 @@
+"""From prompts to judged groups: generate functions and the synchronous loop."""

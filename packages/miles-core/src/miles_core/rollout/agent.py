@@ -1,0 +1,63 @@
+"""The generate function `agent`: ordinary agent code behind a session URL."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from miles_core.errors import PluginError
+from miles_core.plugins import load
+from miles_core.prompt import Prompt
+from miles_core.protocols import RolloutContext
+from miles_core.rollout.episode import failed, play_episode
+from miles_core.rollout.session_client import SessionClient
+from miles_core.sample import Sample
+
+
+async def agent(prompt: Prompt, context: RolloutContext) -> list[Sample]:
+    """Run the agent named by the option `agent` against a session of its own; one sample for each leaf of the session.
+
+    Options: `agent`, a name for `plugins.load` or the function itself; `base`, the folder of relative plug-in files;
+    `model`, the model name handed to the agent ("policy" by default). The label of the prompt stays out of its sight.
+    """
+    try:
+        run = _agent_of(context.options)
+    except PluginError as error:
+        return [failed(prompt, context, str(error))]
+    keywords = {
+        "prompt": {
+            "prompt_id": prompt.prompt_id,
+            "messages": [dict(message) for message in prompt.messages],
+            "tools": [dict(tool) for tool in prompt.tools],
+        },
+        "request_kwargs": request_kwargs(context),
+        "metadata": dict(prompt.metadata),
+    }
+    return await play_episode(prompt, context, _player(run, keywords), who="the agent")
+
+
+def request_kwargs(context: RolloutContext) -> dict[str, Any]:
+    """What goes into each chat completion call of the official client: the model's name and the extra headers."""
+    headers = {"Authorization": f"Bearer {context.token}"} if context.token else {}
+    return {"model": str(context.options.get("model", "policy")), "extra_headers": headers}
+
+
+def _agent_of(options: Mapping[str, Any]) -> Callable[..., Any]:
+    named = options.get("agent")
+    if callable(named):
+        return named
+    if not isinstance(named, str):
+        raise PluginError(f"expected the option 'agent' to name an agent as module:attribute, found {named!r}.")
+    base = options.get("base")
+    return load("agents", named, base=Path(base) if base else None)
+
+
+def _player(run: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[[SessionClient, str], Any]:
+    """The agent as `play_episode` wants it, still a coroutine function or a plain one."""
+    if inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(getattr(run, "__call__", None)):  # noqa: B004
+
+        async def play(client: SessionClient, session_id: str) -> Any:
+            return await run(base_url=client.base_url(session_id), **keywords)
+
+        return play
+    return lambda client, session_id: run(base_url=client.base_url(session_id), **keywords)
