@@ -1,18 +1,11 @@
 """Ways to put weights where engines can read them; a new one is a file here and a line in `open_transport`."""
 
-from typing import Annotated
-
-from pydantic import Field
-
+from miles_sync.config import DiskConfig, SharedMemoryConfig, TransportConfig, WeightsConfig
 from miles_sync.parcel import Transport
-from miles_sync.transports.disk import DiskConfig, DiskTransport
-from miles_sync.transports.shared_memory import SharedMemoryConfig, SharedMemoryTransport
+from miles_sync.transports.disk import DiskTransport
+from miles_sync.transports.shared_memory import SharedMemoryTransport
 
-TransportConfig = SharedMemoryConfig | DiskConfig
-"""Any transport's settings."""
-
-WeightsConfig = Annotated[TransportConfig, Field(discriminator="type")]
-"""Any transport's settings as a field of a configuration, chosen by `type`."""
+__all__ = ["DiskConfig", "SharedMemoryConfig", "TransportConfig", "WeightsConfig", "open_transport"]
 
 
 def open_transport(config: TransportConfig) -> Transport:

@@ -7,17 +7,14 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
-from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from miles_core.config import Config
 from miles_core.errors import WeightSyncError
 from miles_sync.buckets import read_buckets
-from miles_sync.deadlines import Deadlines
+from miles_sync.config import DiskConfig
 from miles_sync.digest import tensor_digest
 from miles_sync.parcel import Parcel
 
@@ -26,24 +23,6 @@ DIGESTS_FILE = "miles_digests.json"
 
 _FOLDER = re.compile(r"^version-(\d{8,})$")
 _UNFINISHED = ".unfinished"
-
-
-class DiskConfig(Config):
-    """Engines read a folder of safetensors that is published by one rename."""
-
-    type: Literal["disk"] = "disk"
-    folder: Annotated[Path, Field(strict=False)]
-    """Where versions are written, as `version-00000007`; no two senders share one."""
-    files_from: Annotated[Path, Field(strict=False)] | None = None
-    """A model folder whose files other than weights (config, tokenizer) are copied into each version."""
-    bucket_bytes: int = Field(default=1 << 30, gt=0)
-    """Bytes per safetensors file."""
-    keep_last: int = Field(default=2, ge=1)
-    """Versions that stay on disk."""
-    pause: Literal["abort", "retract", "in_place"] = "retract"
-    """What happens to requests that are running when a push starts."""
-    deadlines: Deadlines = Deadlines()
-    """How long each wait of a push may take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,30 +1,15 @@
 """Weights through POSIX shared memory: for engines on the trainer's machine."""
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
-from pydantic import Field
 from torch import Tensor
 
-from miles_core.config import Config
 from miles_sync.buckets import read_buckets
-from miles_sync.deadlines import Deadlines
+from miles_sync.config import SharedMemoryConfig
 from miles_sync.manifest import Manifest, TensorEntry
 from miles_sync.parcel import Parcel
 from miles_sync.plan import Bucket
 from miles_sync.segment import Segment, remove_orphans
-
-
-class SharedMemoryConfig(Config):
-    """Engines on the trainer's machine read raw bytes from shared memory."""
-
-    type: Literal["shared_memory"] = "shared_memory"
-    bucket_bytes: int = Field(default=1 << 28, gt=0)
-    """Bytes per segment; a tensor, or a group of tensors that engines fuse, larger than it travels alone."""
-    pause: Literal["abort", "retract", "in_place"] = "retract"
-    """What happens to requests that are running when a push starts."""
-    deadlines: Deadlines = Deadlines()
-    """How long each wait of a push may take."""
 
 
 class SharedMemoryTransport:
