@@ -1,0 +1,77 @@
+"""Ray, started for one run or joined."""
+
+import logging
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from miles_core import env
+
+from miles_cli.run_config import RaySection
+
+QUIET = {
+    # Ray notices `uv run` and would build the environment a second time for its workers.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+}
+CHILDREN = {
+    # Spinning OpenMP threads of several processes starve each other on few cores.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+class Cluster:
+    """A context manager around Ray. Enter it in the main thread: the processes of an embedded cluster die with the
+    thread that started them."""
+
+    def __init__(self, config: RaySection) -> None:
+        self._config = config
+
+    def __enter__(self) -> Self:
+        for name, value in QUIET.items():
+            env.export(name, value, override=True)
+        for name, value in CHILDREN.items():
+            env.export(name, value)
+        import ray
+
+        ray.init(**self._arguments())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import ray
+
+        ray.shutdown()
+
+    def processes(self) -> Mapping[str, int]:
+        """Role -> process id of what an embedded cluster consists of."""
+        import ray
+
+        node = ray._private.worker._global_node
+        if node is None or self._config.address != "local":
+            return {}
+        found: dict[str, int] = {}
+        for kind, started in node.all_processes.items():
+            for number, info in enumerate(started):
+                found[f"ray/{kind}" + (f"-{number}" if number else "")] = info.process.pid
+        return found
+
+    def _arguments(self) -> dict[str, Any]:
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
+        if self._config.address != "local":
+            return {"address": self._config.address, **quiet}
+        return {
+            "address": "local",
+            "num_cpus": self._config.num_cpus or len(os.sched_getaffinity(0)),
+            "object_store_memory": self._config.object_store_bytes,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+            **quiet,
+        }

@@ -1,0 +1,133 @@
+"""The trainer and the rollouts as the loop sees them: calls to processes, with deadlines."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from miles_core.batch import TrainBatch
+from miles_core.errors import DeadlineError, MilesError
+
+from miles_cli.pipeline.calls import within
+from miles_cli.pipeline.engine_fleet import Endpoint
+from miles_cli.pipeline.loop import Position, Rollout
+
+PROGRESS_S = 0.2
+
+
+class RemoteTrainers:
+    """All ranks as one. Whatever touches the weights holds one lock, and a push never carries weights of another step.
+
+    publish: makes a complete folder the checkpoint of a position; runs in rank 0's process.
+    """
+
+    def __init__(
+        self,
+        ranks: Sequence[Any],
+        *,
+        endpoints: Callable[[], list[Endpoint]],
+        publish: Callable[..., None],
+        checkpoints: Path,
+        keep: int,
+        timeout_s: float,
+        note: Callable[[str], None],
+    ) -> None:
+        self._ranks = ranks
+        self._endpoints = endpoints
+        self._publish, self._checkpoints, self._keep = publish, checkpoints, keep
+        self._timeout_s = timeout_s
+        self._note = note
+        self._lock = asyncio.Lock()
+        self._version = 0
+        self._stale = False
+        """Between a training step and its push the weights belong to no version yet."""
+
+    async def step(self, batch: TrainBatch) -> Mapping[str, float]:
+        """One training step on every rank."""
+        import ray
+
+        async with self._lock:
+            self._stale = True
+            shared = ray.put(batch)
+            metrics: Mapping[str, float] = (await self._all("training step", "step", shared))[0]
+            return metrics
+
+    async def push(self, version: int) -> Mapping[str, Any]:
+        """The weights to every engine that serves, as `version`."""
+        async with self._lock:
+            report = await self._push(version)
+            self._version, self._stale = version, False
+            return report
+
+    async def catch_up(self) -> None:
+        """Bring engines that lack the current version to it; the next push does it when the weights just changed."""
+        async with self._lock:
+            if self._version and not self._stale:
+                await self._push(self._version)
+
+    async def save(self, position: Position) -> None:
+        """Every rank writes its share, rank 0 publishes the whole."""
+        async with self._lock:
+            unfinished = self._checkpoints / f".step-{position.step:06d}.unfinished"
+            await self._all("checkpoint", "save", unfinished)
+            call = self._ranks[0].call.remote(
+                self._publish, unfinished, self._checkpoints, position.step, asdict(position), self._keep
+            )
+            await within(self._timeout_s, f"publishing the checkpoint of step {position.step}", call)
+
+    async def load(self, folder: Path, version: int) -> None:
+        """Continue from a checkpoint: trainer state on every rank, then its weights on every engine."""
+        async with self._lock:
+            await self._all("loading the checkpoint", "load", folder)
+        if version and self._endpoints():
+            await self.push(version)
+
+    async def export(self, folder: Path) -> None:
+        """The model as a Hugging Face folder."""
+        async with self._lock:
+            await self._all("export", "export", folder)
+
+    async def _push(self, version: int) -> Mapping[str, Any]:
+        reports = await self._all(f"push of weight version {version}", "push", version, self._endpoints())
+        report: Mapping[str, Any] = reports[0]
+        for url, reason in report["failed"].items():
+            self._note(f"engine {url} did not take weight version {version}: {reason}")
+        return report
+
+    async def _all(self, what: str, method: str, *arguments: Any) -> list[Any]:
+        calls = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
+        named = f"the {what} on {len(calls)} trainer rank(s)"
+        return list(await asyncio.gather(*(within(self._timeout_s, named, call) for call in calls)))
+
+
+class RemoteRollouts:
+    """The rollout process. timeout_s: of one step's rollouts, all waves of it and their rewards."""
+
+    def __init__(self, actor: Any, *, timeout_s: float, advance: Callable[[int, int], None]) -> None:
+        self._actor = actor
+        self._timeout_s = timeout_s
+        self._advance = advance
+
+    async def run(self, step: int) -> Rollout:
+        """The groups of one step; progress is reported while they are played out."""
+        reporting = asyncio.create_task(self._report())
+        try:
+            return await within(self._timeout_s, f"the rollouts of step {step}", self._actor.play.remote(step))
+        except DeadlineError as error:
+            raise DeadlineError(
+                f"the rollouts of step {step} did not end within {self._timeout_s:g} s although each has its own "
+                "deadline: agent or reward code blocks the event loop; make it async, or a plain function."
+            ) from error
+        finally:
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            try:
+                progress = await within(30.0, "the progress of the rollouts", self._actor.progress.remote())
+            except MilesError:
+                return  # the rollout call itself says what is wrong
+            self._advance(progress.done, progress.tokens)
