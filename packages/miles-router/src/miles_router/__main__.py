@@ -1,0 +1,97 @@
+"""`python -m miles_router`: a router, a session server, or both in one process."""
+
+import argparse
+import logging
+from collections.abc import Sequence
+
+from miles_core import env
+from miles_core.errors import MilesError
+from miles_router.app import create_router_app
+from miles_router.config import RouterConfig
+from miles_router.serve import bind, run, url_of
+from miles_router.sessions.app import SessionApp, create_session_app
+from miles_router.sessions.config import SessionServerConfig
+
+EXAMPLES = """
+examples:
+  python -m miles_router --worker http://127.0.0.1:30000 --worker http://127.0.0.1:30001
+      route to two engines; further ones join by POST /add_worker
+  python -m miles_router --model-dir MODEL --worker http://127.0.0.1:30000
+      the same, with a session server under /sessions
+  python -m miles_router --model-dir MODEL --engine-url http://127.0.0.1:30080
+      a session server alone, in front of a router or an engine
+
+The bearer token that callers need is read from MILES_TOKEN, the one for engines from MILES_ENGINE_TOKEN.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    options = argparse.ArgumentParser(
+        prog="python -m miles_router",
+        description="Router and session server in front of SGLang-compatible engines.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("--worker", action="append", default=[], metavar="URL", help="an engine; may be repeated")
+    options.add_argument("--model-dir", metavar="DIR", help="folder with tokenizer and chat template; serves /sessions")
+    options.add_argument("--engine-url", metavar="URL", help="where a session server without workers sends its turns")
+    options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
+    options.add_argument("--port", type=int, default=30080, help="0 takes a free one (default: 30080)")
+    options.add_argument("--context-length", type=int, metavar="N", help="context in tokens (default: ask)")
+    options.add_argument("--queue-timeout", type=float, default=30.0, metavar="S", help="wait for a worker (30)")
+    options.add_argument("--ttl", type=float, default=3600.0, metavar="S", help="life of an idle session (3600)")
+    options.add_argument("--max-connections", type=int, metavar="N", help="connections beyond this are answered 503")
+    options.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
+    return options
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    options = parser().parse_args(argv)
+    if options.engine_url and (options.worker or not options.model_dir):
+        parser().error("--engine-url goes with --model-dir and without --worker.")
+    logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s router %(levelname)s %(message)s")
+    try:
+        listener = bind(options.host, options.port)
+    except OSError as error:
+        parser().error(f"cannot listen on {options.host}:{options.port}: {error.strerror}.")
+    try:
+        app = _app(options, own_url=url_of(listener))
+    except (MilesError, ValueError, OSError) as error:
+        parser().error(str(error))
+    run(
+        app,
+        listener=listener,
+        log_level=options.log_level,
+        max_connections=options.max_connections,
+        on_ready=lambda url: print(f"listening on {url}", flush=True),
+    )
+
+
+def _app(options: argparse.Namespace, *, own_url: str) -> object:
+    token, engine_token = env.get("MILES_TOKEN"), env.get("MILES_ENGINE_TOKEN")
+    sessions: SessionApp | None = None
+    if options.model_dir:
+        config = SessionServerConfig(
+            engine_url=options.engine_url or own_url,
+            model_dir=options.model_dir,
+            token=token,
+            engine_token=engine_token if options.engine_url else token,
+            ttl_s=options.ttl,
+            context_length=options.context_length,
+        )
+        sessions = create_session_app(config)
+    if options.engine_url:
+        return sessions
+    config_of_router = RouterConfig(
+        workers=tuple(options.worker),
+        token=token,
+        worker_token=engine_token,
+        queue_timeout_s=options.queue_timeout,
+    )
+    return create_router_app(config_of_router, sessions=sessions)
+
+
+if __name__ == "__main__":
+    main()

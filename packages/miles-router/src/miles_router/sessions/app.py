@@ -1,0 +1,71 @@
+"""The session server's app."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+from miles_tito.tokenizer import ChatTokenizer
+from starlette.exceptions import HTTPException
+
+from miles_core.errors import MilesError, SessionError
+from miles_router.answers import Gate, Receive, Scope, Send
+from miles_router.sessions.config import SessionServerConfig
+from miles_router.sessions.engine import EngineClient
+from miles_router.sessions.routes import failure, session_routes
+from miles_router.sessions.service import SessionService
+
+
+class SessionApp(FastAPI):
+    """A FastAPI app with its bearer token and body limit checked before anything else."""
+
+    def __init__(self, config: SessionServerConfig, chat: ChatTokenizer) -> None:
+        super().__init__(title="miles-sessions", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+        self.config = config
+        self.chat = chat
+        self.service: SessionService | None = None
+        self._gate = Gate(token=config.token, body_limit_bytes=config.body_limit_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One ASGI connection."""
+        if scope["type"] == "http" and await self._gate.refused(scope, send):
+            return
+        await super().__call__(scope, receive, send)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    assert isinstance(app, SessionApp)
+    config = app.config
+    engine = EngineClient(config.engine_url, token=config.engine_token, silence_s=config.answer_timeout_s)
+    app.service = SessionService(config, app.chat, engine)
+    app.include_router(session_routes(app.service))
+    sweeping = asyncio.create_task(app.service.sweep())
+    try:
+        yield
+    finally:
+        sweeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await sweeping
+        await app.service.close()
+
+
+def create_session_app(config: SessionServerConfig, *, chat: ChatTokenizer | None = None) -> SessionApp:
+    """The session server as an app for `serve.run` or any ASGI server.
+
+    chat: the tokenizer to use instead of the one in `config.model_dir`.
+    """
+    if chat is None:
+        chat = ChatTokenizer.from_pretrained(config.model_dir, template_kwargs=dict(config.template_kwargs))
+    app = SessionApp(config, chat)
+
+    @app.exception_handler(MilesError)
+    async def failed(_: Request, error: MilesError) -> Response:
+        return failure(error)
+
+    @app.exception_handler(HTTPException)
+    async def unknown(request: Request, error: HTTPException) -> Response:
+        return failure(SessionError(f"{request.method} {request.url.path}: {error.detail}.", status=error.status_code))
+
+    return app

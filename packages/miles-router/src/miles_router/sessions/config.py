@@ -1,0 +1,55 @@
+"""What the session server can be told."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Strict, field_validator
+
+from miles_core.config import Config
+from miles_router.urls import worker_url
+
+
+class SessionServerConfig(Config):
+    """Options of one session server."""
+
+    engine_url: str
+    """Base URL of the router, or of one engine: the server calls `/generate` and `/model_info` there."""
+    model_dir: Annotated[Path, Strict(False)]
+    """Folder with the tokenizer and its chat template."""
+    token: str | None = None
+    """Bearer token that every call must carry (an OpenAI client's `api_key`); None lets everyone in."""
+    engine_token: str | None = None
+    """Bearer token for `engine_url`."""
+    model_name: str = "policy"
+    """The `model` of answers; requests may name any."""
+    template_kwargs: Mapping[str, Any] = Field(default_factory=dict)
+    """Arguments of the chat template, the same for every render of every session."""
+    matcher: Literal["loose_tool_call", "strict", "role_content"] = "loose_tool_call"
+    """How a request's history is compared with recorded turns."""
+    after_length: Literal["branch", "close", "refuse"] = "branch"
+    """What a request does that continues a turn cut off by its length: start a new trajectory whose history is all
+    prompt; go on in the same one after masked end-of-turn tokens; or get 409."""
+    keep_retries: bool = False
+    """Also make samples of answers that a later answer to the same request superseded."""
+    context_length: int | None = Field(default=None, gt=0)
+    """Tokens that fit prompt and answer; None asks the engine."""
+    context_margin: int = Field(default=0, ge=0)
+    """Tokens of the context that the engine keeps for itself (SGLang refuses prompts within 6 of the limit)."""
+    ttl_s: float = Field(default=3600.0, gt=0)
+    """A session without a call for this long is deleted."""
+    sweep_s: float = Field(default=10.0, gt=0)
+    """Time between two looks for expired sessions."""
+    max_sessions: int = Field(default=100_000, gt=0)
+    """Sessions held at once; creating one more is answered 429."""
+    max_turns: int = Field(default=1000, gt=0)
+    """Turns recorded in one session; one more is answered 409."""
+    answer_timeout_s: float = Field(default=600.0, gt=0)
+    """Longest the engine may stay silent."""
+    body_limit_bytes: int = Field(default=64 << 20, gt=0)
+    """Largest request body; a larger one is answered 413."""
+
+    @field_validator("engine_url")
+    @classmethod
+    def _url(cls, url: str) -> str:
+        return worker_url(url)

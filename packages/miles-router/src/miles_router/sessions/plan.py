@@ -1,0 +1,129 @@
+"""What a request becomes: which turn it continues, its prompt ids, its seed and its room. Decided without waiting."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from miles_tito.tokenizer import ChatTokenizer
+
+from miles_core import seeds
+from miles_core.errors import SessionError, TokenError
+from miles_router.sessions.config import SessionServerConfig
+from miles_router.sessions.openai_chat import ChatRequest, tools_key
+from miles_router.sessions.session import Session
+from miles_router.sessions.tree import Turn
+from miles_tito.errors import NotExtendable
+from miles_tito.transcript import Transcript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnPlan:
+    """One turn before it is sampled. room: tokens that may be sampled, 0 or less when the prompt leaves none."""
+
+    parent: Turn | None
+    sibling: int
+    depth: int
+    extends: bool
+    not_extendable: str | None
+    tools: tuple[Mapping[str, Any], ...]
+    tools_key: str
+    keys: tuple[str, ...]
+    new_messages: tuple[Mapping[str, Any], ...]
+    transcript: Transcript
+    prompt_ids: tuple[int, ...]
+    room: int
+    sampling: Mapping[str, Any]
+
+    @property
+    def turn_id(self) -> str:
+        """The sibling numbers from the first turn to this one, which name it within its session."""
+        place = (*self.parent.place(), self.sibling) if self.parent is not None else (self.sibling,)
+        return ".".join(map(str, place))
+
+
+def plan_turn(
+    session: Session, request: ChatRequest, chat: ChatTokenizer, config: SessionServerConfig, *, context: int
+) -> TurnPlan:
+    """Attach the request to the tree and build its prompt; claims the sibling number.
+
+    SessionError 400 for a conversation that the template cannot render, 409 for one that may not go on.
+    """
+    if len(session.tree.turns) + len(session.running) >= config.max_turns:
+        raise SessionError(f"the session holds {config.max_turns} turns, which is the limit.", status=409)
+    tools = request.tools if request.tools is not None else session.spec.tools or ()
+    key = tools_key(tools)
+    keys = session.tree.keys(request.messages)
+    parent = session.tree.attach(request.messages, keys, tools_key=key)
+    transcript, why_not = _transcript(parent, request, chat, config, tools)
+    prompt_ids = transcript.ids
+    sibling = session.tree.claim(parent)
+    depth = 0 if parent is None else parent.depth + 1
+    room = min(context - config.context_margin, session.spec.max_seq_len or context) - len(prompt_ids)
+    if parent is not None and parent.generation is None:
+        room = 0
+    return TurnPlan(
+        parent=parent,
+        sibling=sibling,
+        depth=depth,
+        extends=parent is not None and why_not is None,
+        not_extendable=why_not,
+        tools=tools,
+        tools_key=key,
+        keys=keys,
+        new_messages=request.messages[0 if parent is None else parent.end :],
+        transcript=transcript,
+        prompt_ids=prompt_ids,
+        room=room,
+        sampling=_sampling(session, request, room=room, depth=depth, sibling=sibling),
+    )
+
+
+def _transcript(
+    parent: Turn | None,
+    request: ChatRequest,
+    chat: ChatTokenizer,
+    config: SessionServerConfig,
+    tools: tuple[Mapping[str, Any], ...],
+) -> tuple[Transcript, str | None]:
+    """The transcript that awaits the new turn, and why it does not continue the parent's, if it does not."""
+    why_not = None
+    if parent is not None and parent.generation is not None:
+        if parent.finish == "length" and config.after_length == "refuse":
+            raise SessionError(
+                f"turn {parent.turn_id} was cut off by its length and this server does not continue such turns.",
+                status=409,
+            )
+        try:
+            closing = parent.finish == "length" and config.after_length == "close"
+            new_messages = request.messages[parent.end :]
+            return chat.append(parent.transcript, new_messages, close_truncated=closing), None
+        except NotExtendable as error:
+            why_not = str(error)
+    elif parent is not None:
+        return parent.transcript, None
+    try:
+        return chat.begin(request.messages, tools=tools or None), why_not
+    except TokenError as error:
+        raise SessionError(f"messages: {error}", status=400) from error
+
+
+def _sampling(session: Session, request: ChatRequest, *, room: int, depth: int, sibling: int) -> Mapping[str, Any]:
+    pinned = session.spec.sampling
+    seed = session.seed
+    if session.spec.seed is None and request.seed is not None:
+        seed = request.seed
+    chosen = {
+        "temperature": _first(pinned.temperature, request.temperature, 1.0),
+        "top_p": _first(pinned.top_p, request.top_p, 1.0),
+        "top_k": _first(pinned.top_k, request.top_k, -1),
+    }
+    limits = [limit for limit in (pinned.max_tokens, request.max_tokens, room) if limit is not None]
+    return {
+        **chosen,
+        "max_new_tokens": min(limits),
+        "sampling_seed": seeds.derive(seed, "turn", depth, sibling),
+    }
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)

@@ -1,0 +1,62 @@
+"""The sessions of one server: found by id, bounded in number, deleted when nobody comes back."""
+
+import secrets
+import time
+from collections.abc import Callable
+
+from miles_core.errors import SessionError
+from miles_router.sessions.matchers import Matcher
+from miles_router.sessions.session import Session, SessionSpec
+from miles_router.sessions.tree import TurnTree
+
+
+class SessionStore:
+    """Sessions by id. ttl_s: a session without calls for this long, and nothing running, is expired."""
+
+    def __init__(
+        self, *, ttl_s: float, max_sessions: int, matcher: Matcher, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._ttl_s = ttl_s
+        self._max = max_sessions
+        self._matcher = matcher
+        self._clock = clock
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def create(self, spec: SessionSpec) -> Session:
+        """A new session; SessionError 429 at the cap."""
+        if len(self._sessions) >= self._max:
+            raise SessionError(f"{self._max} sessions are open, which is the limit; delete some.", status=429)
+        seed = secrets.randbits(63) if spec.seed is None else spec.seed
+        session = Session(secrets.token_hex(8), spec, seed, TurnTree(self._matcher), self._clock())
+        self._sessions[session.session_id] = session
+        return session
+
+    def get(self, session_id: str) -> Session:
+        """The session, its life renewed; SessionError 404 when there is none."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise SessionError(f"session {session_id!r} is not known here; it was deleted or has expired.", status=404)
+        self.touch(session)
+        return session
+
+    def touch(self, session: Session) -> None:
+        """Count the session's idle time from now."""
+        session.used_at = self._clock()
+
+    def remove(self, session_id: str) -> Session:
+        """Take the session out; SessionError 404 when there is none."""
+        session = self.get(session_id)
+        del self._sessions[session_id]
+        return session
+
+    def expired(self) -> list[Session]:
+        """Sessions that may go: idle past the deadline and with nothing running."""
+        oldest = self._clock() - self._ttl_s
+        return [s for s in self._sessions.values() if s.used_at < oldest and not s.running]
+
+    def all(self) -> list[Session]:
+        """Every session."""
+        return list(self._sessions.values())
