@@ -16,8 +16,8 @@ from miles_core.sample import Finish, Group, Sample
 class TrainSequence:
     """One sequence to train on. All arrays are `[num_tokens]` and aligned with `ids`.
 
-    Position t's values concern the token ids[t] itself: loss_mask[t] says whether ids[t] is trained, rollout_logprobs[t]
-    is its log-probability when it was sampled.
+    Position t's values concern the token ids[t] itself: loss_mask[t] says whether ids[t] is trained,
+    rollout_logprobs[t] is its log-probability when it was sampled.
     """
 
     group_id: str

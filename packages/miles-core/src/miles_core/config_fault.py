@@ -71,7 +71,8 @@ def _describe(cls: type[BaseModel], merged: Mapping[str, Any], given: Mapping[st
     if kind == "union_tag_invalid":
         found = str(context.get("tag"))
         tags = _tag_names(parent)
-        return f"{key}.type (from {_origin(given, [*path, 'type'])}): expected one of {_tags(parent)}, found {found!r}{nearest(found, tags)}."
+        origin = _origin(given, [*path, "type"])
+        return f"{key}.type (from {origin}): expected one of {_tags(parent)}, found {found!r}{nearest(found, tags)}."
     return f"{where}: expected {_expected(kind, context, fault['msg'])}, found {_found(fault['input'])}."
 
 

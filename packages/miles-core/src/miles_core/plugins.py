@@ -101,7 +101,7 @@ def _file_module(place: str, base: Path | None) -> ModuleType:
     if not path.is_file():
         raise PluginError(f"plug-in file {place!r}: expected a file at {path}, found none.")
     # One module object a file: its classes keep their identity, and dataclasses find their module by name.
-    name = f"miles_plugin_{path.stem}_{xxhash.xxh3_64_hexdigest(str(path))}"
+    name = f"miles_plugin_{path.stem}_{xxhash.xxh3_64_hexdigest(str(path).encode())}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -1,6 +1,6 @@
 """What the packages ask of each other. Concrete classes meet only in `miles_cli/pipeline/wiring.py`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -33,13 +33,16 @@ class RolloutContext:
 class Generate(Protocol):
     """One rollout of one prompt. A failure is returned as an aborted sample, never raised."""
 
-    async def __call__(self, prompt: Prompt, context: RolloutContext) -> Sample | Sequence[Sample]: ...
+    async def __call__(self, prompt: Prompt, context: RolloutContext) -> Sample | Sequence[Sample]:
+        """The samples of the rollout."""
+        ...
 
 
 class Agent(Protocol):
     """Ordinary agent code: calls `base_url` like any OpenAI endpoint, imports nothing of Miles.
 
-    base_url ends in `/v1`; request_kwargs go into each chat completion call (model, api key, extra headers).
+    base_url ends in `/v1`. request_kwargs go into each chat completion call: `model`, and `extra_headers` with the
+    bearer token if there is one. prompt holds `prompt_id`, `messages` and `tools`, never the label.
     The returned mapping, if any, reaches the reward as `sample.metadata["agent"]`.
     """
 
@@ -50,13 +53,17 @@ class Agent(Protocol):
         prompt: Mapping[str, Any],
         request_kwargs: Mapping[str, Any],
         metadata: Mapping[str, Any],
-    ) -> Mapping[str, Any] | None: ...
+    ) -> Mapping[str, Any] | None:
+        """Play the episode; a plain function does as well and runs in a thread."""
+        ...
 
 
 class RewardFn(Protocol):
-    """Judges one sample: `async (sample, prompt, **options) -> float`, finite, larger is better."""
+    """Judges one sample: `(sample, prompt, **options) -> float`, finite, larger is better; async or not."""
 
-    async def __call__(self, sample: Sample, prompt: Prompt, **options: Any) -> float: ...
+    def __call__(self, sample: Sample, prompt: Prompt, **options: Any) -> float | Awaitable[float]:
+        """The reward."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,9 @@ class Verdict:
 class GroupFilter(Protocol):
     """Keeps or drops a whole group before training."""
 
-    def __call__(self, group: Group) -> Verdict: ...
+    def __call__(self, group: Group) -> Verdict:
+        """Keep, or drop with a reason."""
+        ...
 
 
 @runtime_checkable
@@ -121,8 +130,14 @@ class WeightSync(Protocol):
 class Tracker(Protocol):
     """Receives the metrics of a run."""
 
-    def start(self, config: Mapping[str, Any]) -> None: ...
+    def start(self, config: Mapping[str, Any]) -> None:
+        """The run begins, with this resolved configuration."""
+        ...
 
-    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """The figures of one step."""
+        ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        """The run ended."""
+        ...

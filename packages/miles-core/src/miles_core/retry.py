@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits between attempts: `first_s`, then `factor` times longer each, at most `longest_s`; `attempts` calls in all."""
+    """Waits between attempts: `first_s`, then `factor` times longer each, up to `longest_s`; `attempts` in all."""
 
     first_s: float = 0.1
     factor: float = 2.0

@@ -184,5 +184,5 @@ class Group:
 
     @property
     def rewards(self) -> Mapping[str, float]:
-        """Reward of each rollout (siblings of a split rollout share one); rollouts that were aborted or not judged are left out."""
+        """Reward of each rollout that was judged and not aborted; siblings of a split rollout share one."""
         return {s.rollout_id: s.reward for s in self._judged() if s.reward is not None}

@@ -18,7 +18,7 @@ class JsonlConfig(Config):
     """A file with one JSON object a line."""
 
     type: Literal["jsonl"] = "jsonl"
-    path: str = Field(min_length=1)
+    path: Path
     """The file; a relative path starts at the recipe's folder."""
     shuffle: bool = True
     """A new seeded order each epoch; off keeps the order of the file."""
@@ -81,7 +81,7 @@ class JsonlSource:
         return {"epoch": self._epoch, "position": self._position, "identity": self._identity()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a cursor; DataError when the file, the seed or the options differ from those it was taken with."""
+        """Continue from a cursor; DataError when the file, the seed or the options are not those it was taken with."""
         identity = state.get("identity")
         for what, ours in self._identity().items():
             theirs = identity.get(what) if isinstance(identity, Mapping) else None

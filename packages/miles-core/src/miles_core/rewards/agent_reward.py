@@ -8,7 +8,7 @@ from miles_core.sample import Sample
 
 
 def agent_reward(sample: Sample, prompt: Prompt, *, key: str = "reward") -> float:
-    """The number under `key` of what the agent returned (`sample.metadata["agent"]`); RewardError when there is none."""
+    """The number under `key` of what the agent returned (`sample.metadata["agent"]`); else RewardError."""
     returned = sample.metadata.get("agent")
     value = returned.get(key) if isinstance(returned, Mapping) else None
     if not isinstance(value, int | float):

@@ -7,7 +7,7 @@ from miles_core.sample import Sample
 
 
 def boxed_reward(sample: Sample, prompt: Prompt, *, format_reward: float = 0.0) -> float:
-    r"""1.0 when the last `\boxed{...}` equals the label as a number or text, `format_reward` when it does not, 0 without a box."""
+    r"""1.0 when the last `\boxed{...}` equals the label as a number or text, else `format_reward`; 0 without a box."""
     content = last_boxed(answer_of(sample))
     if content is None:
         return 0.0

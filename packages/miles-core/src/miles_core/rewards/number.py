@@ -11,15 +11,15 @@ _PLAIN = re.compile(rf"([+-]?)({_DECIMAL})(?:[eE]([+-]?\d{{1,3}}))?")
 _RATIO = re.compile(rf"([+-]?(?:{_DECIMAL}))/([+-]?(?:{_DECIMAL}))")
 _LATEX_FRACTION = re.compile(r"([+-]?)(\d*)\\[dtc]?frac(?:\{([^{}]*)\}|(\d))(?:\{([^{}]*)\}|(\d))")
 _TIMES_TEN = re.compile(rf"([+-]?(?:{_DECIMAL}))(?:\\times|\\cdot|[*x×])10\^\{{?([+-]?\d{{1,3}})\}}?")
-_WRAPPERS = ("\\left", "\\right", "\\!", "\\,", "\\;", "\\ ", "\\displaystyle", "$", "~", " ", "\n", "\t")
+_IGNORED = ("\\left", "\\right", "\\!", "\\,", "\\;", "\\ ", "\\displaystyle", "$", "~", " ", "\n", "\t")
 
 
 def tidy(text: str) -> str:
-    r"""The answer without what does not change its value: spaces, `$`, `\left`, `\text{...}` units, a final full stop."""
+    r"""The answer without what does not change its value: spaces, `$`, `\left`, `\text`, a final full stop."""
     text = re.sub(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}", r"\1", text.strip())
     text = text.replace("\\%", "%").replace("−", "-").replace("\\$", "$").replace("\\(", "").replace("\\)", "")
-    for wrapper in _WRAPPERS:
-        text = text.replace(wrapper, "")
+    for ignored in _IGNORED:
+        text = text.replace(ignored, "")
     return text.rstrip(".").removesuffix("^\\circ").removesuffix("^{\\circ}").removesuffix("%").replace("{,}", ",")
 
 

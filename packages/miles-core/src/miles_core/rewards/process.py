@@ -38,7 +38,7 @@ class RewardProcess:
         return self._process.returncode is None
 
     @classmethod
-    async def start(cls, type_: str, options: Mapping[str, Any], *, base: Path, timeout_s: float) -> Self:
+    async def start(cls, name: str, options: Mapping[str, Any], *, base: Path, timeout_s: float) -> Self:
         """A worker that has loaded the reward; RewardError when it cannot, or not in time."""
         child_end, lifeline = os.pipe()
         try:
@@ -58,13 +58,13 @@ class RewardProcess:
         finally:
             os.close(child_end)
         worker = cls(process, lifeline)
-        setup = {"type": type_, "options": dict(options), "base": str(base), "path": sys.path}
+        setup = {"name": name, "options": dict(options), "base": str(base), "path": sys.path}
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await worker._exchange(pack(setup))
         except TimeoutError:
             await worker.kill()
-            raise RewardError(f"reward {type_!r}: expected it loaded within {timeout_s:g} s; it is not.") from None
+            raise RewardError(f"reward {name!r}: expected it loaded within {timeout_s:g} s; it is not.") from None
         except BaseException:
             await worker.kill()
             raise
@@ -83,7 +83,8 @@ class RewardProcess:
 
     async def _exchange(self, frame: bytes) -> dict[str, Any]:
         stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None and stdout is not None, "the process is started with pipes"
+        assert stdin is not None, "the process is started with pipes"
+        assert stdout is not None, "the process is started with pipes"
         try:
             stdin.write(frame)
             await stdin.drain()

@@ -19,7 +19,7 @@ async def remote_reward(
     timeout_s: float = 30.0,
     attempts: int = 4,
 ) -> float:
-    """POST `{"prompt_id", "rollout_id", "answer", "label", "messages", "metadata"}`; the answer is `{"reward": number}`.
+    """POST `{"prompt_id", "rollout_id", "answer", "label", "messages", "metadata"}`; expect `{"reward": number}`.
 
     Refused connections, timeouts and the statuses 429 and 5xx are tried again with growing waits, all within
     `timeout_s`; any other answer is a RewardError at once.

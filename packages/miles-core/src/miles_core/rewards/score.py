@@ -22,14 +22,16 @@ _CANNOT_HANG = frozenset({"agent_reward", "choice", "f1", "random", "remote"})
 class RewardConfig(Config):
     """Which reward judges the samples, and how long it may take."""
 
-    type: str = Field(min_length=1)
+    name: str = Field(min_length=1)
     """A built-in name, an entry point of `miles.rewards`, `module:attribute` or `file.py:attribute`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the reward function."""
     timeout_s: float = Field(30.0, gt=0)
     """Deadline of one judgement; later ones are killed and their samples aborted."""
     in_process: bool | None = None
-    """Run inside the rollout process, where a function that hangs cannot be killed; by default only built-in ones that cannot hang do."""
+    """Run inside the rollout process, where a function that hangs cannot be killed.
+
+    By default only built-in rewards that cannot hang do."""
     workers: int = Field(2, ge=1)
     """Processes that judge at the same time."""
     start_timeout_s: float = Field(60.0, gt=0)
@@ -45,8 +47,8 @@ class RewardRunner:
     def __init__(self, config: RewardConfig, *, base: Path | None = None) -> None:
         self._config = config
         self._base = (base or Path.cwd()).resolve()
-        self._function = load("rewards", config.type, base=self._base, options=config.options)
-        own = config.in_process if config.in_process is not None else config.type in _CANNOT_HANG
+        self._function = load("rewards", config.name, base=self._base, options=config.options)
+        own = config.in_process if config.in_process is not None else config.name in _CANNOT_HANG
         self._in_process = own
         self._gate = asyncio.Semaphore(config.workers)
         self._idle: list[RewardProcess] = []
@@ -70,12 +72,10 @@ class RewardRunner:
             return sample
         try:
             reward = await (self._here(sample, prompt) if self._in_process else self._in_worker(sample, prompt))
-            if not math.isfinite(reward):
-                raise RewardError(f"expected a finite number, found {reward}.")
-            return sample.with_reward(reward)
+            return sample.with_reward(_finite(reward))
         except Exception as error:  # noqa: BLE001 - whatever a reward raises becomes the sample's reason
             what = str(error) if isinstance(error, RewardError) else f"{type(error).__name__}: {error}"
-            return sample.aborted(f"the reward {self._config.type!r} failed: {what[:1000]}")
+            return sample.aborted(f"the reward {self._config.name!r} failed: {what[:1000]}")
 
     async def close(self) -> None:
         """Kill every worker, busy or not."""
@@ -136,7 +136,7 @@ class RewardRunner:
             raise RewardError("expected a runner that is open, found one that was closed.")
         config = self._config
         worker = await RewardProcess.start(
-            config.type, config.options, base=self._base, timeout_s=config.start_timeout_s
+            config.name, config.options, base=self._base, timeout_s=config.start_timeout_s
         )
         self._live.add(worker)
         return worker
@@ -144,3 +144,9 @@ class RewardRunner:
     async def _drop(self, worker: RewardProcess) -> None:
         self._live.discard(worker)
         await worker.kill()
+
+
+def _finite(reward: float) -> float:
+    if not math.isfinite(reward):
+        raise RewardError(f"expected a finite number, found {reward}.")
+    return reward

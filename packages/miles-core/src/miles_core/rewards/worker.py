@@ -33,7 +33,7 @@ def main() -> None:
     sys.path.extend(entry for entry in setup["path"] if entry not in sys.path)
     options = setup["options"]
     try:
-        reward = load("rewards", setup["type"], base=Path(setup["base"]), options=options)
+        reward = load("rewards", setup["name"], base=Path(setup["base"]), options=options)
     except Exception as error:  # noqa: BLE001 - the runner reports why the worker cannot start
         _write(answers, {"error": f"{error}"})
         return

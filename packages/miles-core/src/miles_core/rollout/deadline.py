@@ -78,7 +78,8 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
             answer.set_exception(error)
 
     def run() -> None:
-        value, failure = None, None
+        value: Any = None
+        failure: Exception | None = None
         try:
             value = call()
         except SystemExit as error:

@@ -16,7 +16,9 @@ MARGIN_S = 90.0
 class Judge(Protocol):
     """Gives a sample its reward, or aborts it with the reason; never raises (`rewards.score.RewardRunner`)."""
 
-    async def score(self, sample: Sample, prompt: Prompt) -> Sample: ...
+    async def score(self, sample: Sample, prompt: Prompt) -> Sample:
+        """The sample with its reward, or aborted."""
+        ...
 
 
 async def run_group(

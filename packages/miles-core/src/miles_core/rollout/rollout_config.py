@@ -11,7 +11,7 @@ from miles_core.prompt import SamplingConfig
 class FilterConfig(Config):
     """One group filter."""
 
-    type: str = Field(min_length=1)
+    name: str = Field(min_length=1)
     """A built-in name, an entry point of `miles.group_filters`, `module:attribute` or `file.py:attribute`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the filter."""

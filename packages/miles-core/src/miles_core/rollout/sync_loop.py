@@ -176,7 +176,7 @@ def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _filters(config: RolloutConfig, base: Path | None) -> list[GroupFilter]:
-    loaded = [(load("group_filters", f.type, base=base, options=f.options), f.options) for f in config.filters]
+    loaded = [(load("group_filters", f.name, base=base, options=f.options), f.options) for f in config.filters]
     return [functools.partial(judge, **options) for judge, options in loaded]
 
 
