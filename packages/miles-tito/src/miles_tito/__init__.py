@@ -1,0 +1,23 @@
+"""Token-in-token-out chat tokenization for any Hugging Face chat template, proved or refused."""
+
+from miles_tito.compare import Difference, Kind, Report
+from miles_tito.errors import Divergence, NotExtendable, TemplateError
+from miles_tito.parsers.stream import StreamParser, join_deltas
+from miles_tito.profile import Profile
+from miles_tito.tokenizer import ChatTokenizer
+from miles_tito.transcript import Piece, Transcript
+
+__all__ = [
+    "ChatTokenizer",
+    "Difference",
+    "Divergence",
+    "Kind",
+    "NotExtendable",
+    "Piece",
+    "Profile",
+    "Report",
+    "StreamParser",
+    "TemplateError",
+    "Transcript",
+    "join_deltas",
+]

@@ -1,0 +1,58 @@
+"""What goes wrong with tokens, with the place where it shows."""
+
+from dataclasses import dataclass
+
+from miles_core.errors import TokenError
+
+
+def shared_prefix(one: str, other: str) -> int:
+    """Number of characters with which both texts begin."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Where two texts part. `before` is what both share just before, `expected` and `found` what follows in each."""
+
+    offset: int
+    before: str
+    expected: str
+    found: str
+
+    @classmethod
+    def between(cls, expected: str, found: str, *, width: int = 60) -> "Divergence":
+        """The first difference of the two texts, with up to `width` characters around it."""
+        place = shared_prefix(expected, found)
+        return cls(
+            offset=place,
+            before=expected[max(0, place - width) : place],
+            expected=expected[place : place + width],
+            found=found[place : place + width],
+        )
+
+    def __str__(self) -> str:
+        return f"after {self.before!r} expected {self.expected!r}, found {self.found!r}"
+
+
+class TemplateError(TokenError):
+    """The chat template refused the conversation, or failed on it."""
+
+
+class NotExtendable(TokenError):  # noqa: N818 (the public name says what the transcript is)
+    """The new messages cannot be appended with a proof that the ids are those of a whole render.
+
+    reason: one sentence. role: role of the first new message. divergence: where the renders part, if that is the cause.
+    help: what would make it possible.
+    """
+
+    def __init__(self, reason: str, *, role: str, divergence: Divergence | None = None, help: str = "") -> None:
+        self.reason = reason
+        self.role = role
+        self.divergence = divergence
+        self.help = help
+        shown = f" {str(divergence)[:400]}." if divergence else ""
+        super().__init__(f"cannot append a {role} message: {reason}{shown} {help}".rstrip())

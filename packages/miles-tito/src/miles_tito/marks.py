@@ -1,0 +1,136 @@
+"""Marks around text that looks like a control token but was written by a caller.
+
+A marked text carries every look-alike between two Unicode noncharacters, so that a control token the template itself
+writes and one that a user or a tool spelled out are never confused. `unmarked` gives the text a template would render.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from miles_core.errors import TokenError
+
+OPEN, CLOSE = "\ufdd0", "\ufdd1"
+_ANY = re.compile(f"[{OPEN}{CLOSE}]")
+
+
+class Marker:
+    """Marks the control tokens of one vocabulary."""
+
+    def __init__(self, controls: Iterable[str], structural: Iterable[str] | None = None) -> None:
+        self._control = _any_of(controls)
+        self._structural = self._control if structural is None else _any_of(structural)
+
+    def found_in(self, value: Any) -> bool:
+        """True when a string anywhere inside the JSON value contains a control token."""
+        return any(self._control.search(text) for text in strings_of(value))
+
+    def mark(self, value: Any) -> Any:
+        """A copy of the JSON value with every control token in its strings (not in its keys) marked."""
+        return _mark(value, self._control)
+
+    def foreign(self, message: Mapping[str, Any]) -> bool:
+        """True when the message holds a control token that its author cannot have meant as one.
+
+        An assistant may write the vocabulary's ordinary control tokens (`<think>`), but not its special ones.
+        """
+        pattern = self._structural if message["role"] == "assistant" else self._control
+        return any(pattern.search(text) for text in strings_of(message))
+
+    def mark_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The message with what `foreign` looks for marked."""
+        pattern = self._structural if message["role"] == "assistant" else self._control
+        return {key: value if key == "role" else _mark(value, pattern) for key, value in message.items()}
+
+    def first(self, text: str, start: int = 0) -> re.Match[str] | None:
+        """The first control token at or after `start` that is not marked."""
+        for found in self._control.finditer(text, start):
+            if not text.startswith(OPEN, found.start() - 1) or found.start() == 0:
+                return found
+        return None
+
+    def written(self, text: str) -> list[re.Match[str]]:
+        """Every control token of the text that is not marked."""
+        return [m for m in self._control.finditer(text) if m.start() == 0 or text[m.start() - 1] != OPEN]
+
+    def regions(self, text: str) -> list[tuple[str, bool]]:
+        """Split a marked text into `(unmarked text, plain)`; plain regions hold look-alikes and no control token.
+
+        A plain region reaches from one control token of the template to the next, so that marks never part a word.
+        """
+        if OPEN not in text:
+            return [(text, False)]
+        regions: list[tuple[str, bool]] = []
+        cursor = 0
+        for control in [*self.written(text), None]:
+            between = text[cursor : control.start() if control else len(text)]
+            if OPEN in between:
+                regions.append((unmarked(between), True))
+            elif between:
+                _add_live(regions, between)
+            if control:
+                _add_live(regions, control[0])
+                cursor = control.end()
+        return regions
+
+    def place(self, text: str, written: Iterable[str]) -> str | None:
+        """Mark the control tokens in those parts of `text` that callers wrote, in order; None if one is missing."""
+        parts: list[str] = []
+        cursor = 0
+        for content in written:
+            if not self._control.search(content):
+                continue
+            wanted = content if text.find(content, cursor) >= 0 else content.strip()
+            at = text.find(wanted, cursor)
+            if at < 0:
+                return None
+            parts += [text[cursor:at], str(self.mark(wanted))]
+            cursor = at + len(wanted)
+        return "".join(parts) + text[cursor:]
+
+
+def _any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    ordered = sorted({token for token in tokens if token}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+
+
+def _mark(value: Any, pattern: re.Pattern[str]) -> Any:
+    if isinstance(value, str):
+        return pattern.sub(lambda found: f"{OPEN}{found[0]}{CLOSE}", value)
+    if isinstance(value, Mapping):
+        return {key: _mark(item, pattern) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mark(item, pattern) for item in value]
+    return value
+
+
+def unmarked(text: str) -> str:
+    """The text without its marks."""
+    return _ANY.sub("", text) if OPEN in text or CLOSE in text else text
+
+
+def strings_of(value: Any) -> Iterable[str]:
+    """Every string inside a JSON value, keys left out, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from strings_of(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from strings_of(item)
+
+
+def refuse_marks(value: Any) -> None:
+    """TokenError when a string already holds one of the two noncharacters that marks are made of."""
+    if any(_ANY.search(text) for text in strings_of(value)):
+        raise TokenError(
+            "expected text without the noncharacters U+FDD0 and U+FDD1, found one in a message; remove it."
+        )
+
+
+def _add_live(regions: list[tuple[str, bool]], text: str) -> None:
+    if regions and not regions[-1][1]:
+        regions[-1] = (regions[-1][0] + text, False)
+    else:
+        regions.append((text, False))

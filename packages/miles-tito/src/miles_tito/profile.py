@@ -1,0 +1,206 @@
+"""What was found out about a chat template: enough to say how it behaves, and to notice when it changes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Self
+
+import xxhash
+
+from miles_core.errors import TokenError
+from miles_tito.errors import TemplateError
+from miles_tito.marks import Marker
+from miles_tito.parsers.formats import detect
+from miles_tito.render import ChatTemplate
+from miles_tito.sentinels import with_sentinels
+from miles_tito.vocabulary import Vocabulary
+
+Message = Mapping[str, Any]
+KEEPS_REASONING: tuple[Mapping[str, Any], ...] = (
+    {"preserve_thinking": True},
+    {"clear_thinking": False},
+    {"truncate_history_thinking": False},
+    {"drop_thinking": False},
+    {"keep_past_thinking": True},
+)
+"""Template arguments known to keep reasoning in history."""
+
+EPOCH = datetime(2026, 1, 1, 12, 0, 0)
+"""The clock of every render that derives something."""
+
+USER: Message = {"role": "user", "content": "u"}
+CALL: Message = {"id": "abcdefgh1", "type": "function", "function": {"name": "look", "arguments": '{"zq": "x"}'}}
+TOOL: Message = {"role": "tool", "tool_call_id": "abcdefgh1", "name": "look", "content": "t"}
+SAYS: Message = {"role": "assistant", "content": "a"}
+CALLS: Message = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Facts derived from one template with its arguments and vocabulary.
+
+    fingerprint: of template, arguments and vocabulary. arguments: form in which tool-call arguments reach the template.
+    stops: texts that end a turn. stop_ids: their ids, all end-of-sequence ids included.
+    generation_prompt: after one user message. prefills: the parts of generation prompts that belong to the turn.
+    roles: roles whose text shows up when appended after a turn. reasoning_kept: None, or the template arguments (maybe
+    none) under which reasoning stays in history after the next user message. format: how turns are parsed.
+    proofs: per append kind, "bounded" (the suffix does not depend on the history) or "history" (derived from it).
+    """
+
+    fingerprint: str
+    arguments: str
+    stops: tuple[str, ...]
+    stop_ids: tuple[int, ...]
+    generation_prompt: str
+    prefills: tuple[str, ...]
+    roles: tuple[str, ...]
+    reasoning_kept: Mapping[str, Any] | None
+    format: str
+    proofs: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The profile as JSON text."""
+        return json.dumps(asdict(self), ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The profile that `to_json` wrote; TokenError for anything else."""
+        try:
+            found = json.loads(text)
+            tuples = {name: tuple(found[name]) for name in ("stops", "stop_ids", "prefills", "roles")}
+            return cls(**(found | tuples))
+        except (ValueError, TypeError, KeyError) as error:
+            raise TokenError(f"expected a profile as `to_json` writes it, found {error!r}; derive it again.") from error
+
+    def with_proof(self, kind: str, proof: str) -> Self:
+        """The profile with one more proved kind."""
+        return replace(self, proofs={**self.proofs, kind: proof})
+
+
+def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Profile, ChatTemplate]:
+    """Derive the facts; the template comes back with the argument form it needs."""
+    template = _with_arguments(template)
+    stops = _stops(template, vocabulary)
+    ids = [*vocabulary.stop_ids, *(vocabulary.controls[stop] for stop in stops if stop in vocabulary.controls)]
+    return (
+        Profile(
+            fingerprint=fingerprint(template, vocabulary),
+            arguments=template.arguments,
+            stops=stops,
+            stop_ids=tuple(dict.fromkeys(ids)),
+            generation_prompt=_generation_prompt(template),
+            prefills=_prefills(template, vocabulary.marker),
+            roles=_roles(template),
+            reasoning_kept=_reasoning_kept(template),
+            format=detect(template.source).name,
+        ),
+        template,
+    )
+
+
+def fingerprint(template: ChatTemplate, vocabulary: Vocabulary) -> str:
+    """Hash of everything a profile depends on."""
+    text = json.dumps([template.source, template.kwargs, template.special_tokens], sort_keys=True, default=str)
+    return str(xxhash.xxh3_128_hexdigest(f"{text}\n{vocabulary.fingerprint_text()}".encode()))
+
+
+def try_render(template: ChatTemplate, messages: Sequence[Message], *, generation_prompt: bool = False) -> str | None:
+    """The text, or None when the template refuses."""
+    try:
+        return template.render(template.normalised(messages), generation_prompt=generation_prompt, now=EPOCH)
+    except TemplateError:
+        return None
+
+
+def _with_arguments(template: ChatTemplate) -> ChatTemplate:
+    word = with_sentinels(CALLS, "turn", 0).words[-1]
+    call = {**CALL, "function": {"name": "look", "arguments": json.dumps({"zq": word})}}
+    for form in ("object", "string"):
+        tried = template.with_arguments(form)
+        text = try_render(tried, [USER, {**CALLS, "tool_calls": [call]}, TOOL]) or try_render(
+            tried, [USER, {**CALLS, "tool_calls": [call]}]
+        )
+        if text and word in text and "'zq'" not in text and '\\"zq\\"' not in text:
+            return tried
+    return template
+
+
+def _stops(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[str, ...]:
+    """End-of-sequence tokens, and what the template writes first after a turn whatever follows."""
+    names = {number: token for token, number in vocabulary.controls.items()}
+    found = [names[number] for number in vocabulary.stop_ids if number in names]
+    turn = with_sentinels(SAYS, "turn", 0)
+    for follow in ([], [USER], [{"role": "system", "content": "s"}]):
+        found += _first_control(try_render(template, [USER, turn.message, *follow]), turn.words[-1], vocabulary.marker)
+    called = with_sentinels(CALLS, "turn", 0)
+    shown = try_render(template, [USER, called.message, {**TOOL, "content": "zqnewaqz"}])
+    if shown and called.words[-1] in shown:
+        rest = shown[shown.index(called.words[-1]) :].split("zqnewaqz")[0]
+        if not any(stop in rest for stop in found):
+            found += _first_control(shown, called.words[-1], vocabulary.marker)
+    return tuple(dict.fromkeys(found))
+
+
+def _first_control(text: str | None, word: str, marker: Marker) -> list[str]:
+    if text is None or word not in text:
+        return []
+    control = marker.first(text, text.index(word) + len(word))
+    return [control[0]] if control else []
+
+
+def _generation_prompt(template: ChatTemplate) -> str:
+    without, with_prompt = try_render(template, [USER]), try_render(template, [USER], generation_prompt=True)
+    if without is None or with_prompt is None or not with_prompt.startswith(without):
+        return ""
+    return with_prompt[len(without) :]
+
+
+def _prefills(template: ChatTemplate, marker: Marker) -> tuple[str, ...]:
+    """What generation prompts write beyond that which every rendered turn begins with."""
+    turn = with_sentinels(SAYS, "turn", 0)
+    found: set[str] = set()
+    for context in ([USER], [USER, SAYS, USER], [USER, CALLS, TOOL]):
+        prompt = try_render(template, context, generation_prompt=True)
+        if prompt is None:
+            continue
+        shared = [len(prompt)]
+        for follow in ([], [USER], [CALLS, TOOL]):
+            text = try_render(template, [*context, turn.message, *follow])
+            if text and turn.words[0] in text:
+                shared.append(_shared(prompt, text[: text.index(turn.words[0])], marker))
+        called = try_render(template, [*context, CALLS, TOOL])
+        if called:
+            shared.append(_shared(prompt, called, marker))
+        plain = try_render(template, context)
+        floor = len(plain) if plain is not None and prompt.startswith(plain) else 0
+        found.add(prompt[max(min(shared), floor) :])
+    return tuple(sorted(found - {""}))
+
+
+def _shared(prompt: str, text: str, marker: Marker) -> int:
+    """Length of the shared start, never ending inside a control token of the prompt."""
+    length = shared_prefix(prompt, text)
+    inside = [m.start() for m in marker.written(prompt) if m.start() < length < m.end()]
+    return inside[0] if inside else length
+
+
+def _roles(template: ChatTemplate) -> tuple[str, ...]:
+    supported = []
+    for role in ("user", "system", "developer", "tool", "assistant"):
+        message = TOOL if role == "tool" else {"role": role}
+        new = with_sentinels({**message, "content": "x"}, "new", 0)
+        text = try_render(template, [USER, CALLS if role == "tool" else SAYS, new.message], generation_prompt=True)
+        if text and new.words[0] in text:
+            supported.append(role)
+    return tuple(supported)
+
+
+def _reasoning_kept(template: ChatTemplate) -> Mapping[str, Any] | None:
+    turn = {**SAYS, "reasoning_content": "zqreasonqz"}
+    for kwargs in ({}, *KEEPS_REASONING):
+        tried = template.with_kwargs(kwargs)
+        text = try_render(tried, [USER, turn, USER])
+        if text and "zqreasonqz" in text:
+            return kwargs
+    return None

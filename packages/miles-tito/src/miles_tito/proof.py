@@ -1,0 +1,104 @@
+"""The proof, once per template and kind of append, that a suffix does not depend on what came before."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from miles_tito.derive import Deriver, History
+from miles_tito.errors import NotExtendable
+from miles_tito.profile import CALL, EPOCH
+
+Message = Mapping[str, Any]
+BOUNDED, FROM_HISTORY = "bounded", "history"
+
+_TOOL: Message = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks something up.",
+        "parameters": {"type": "object", "properties": {"zq": {"type": "string"}}, "required": ["zq"]},
+    },
+}
+
+
+def may_be_bounded(new: Sequence[Message]) -> bool:
+    """True unless an assistant message is injected: how its turn is written may depend on everything around it."""
+    return all(message["role"] != "assistant" for message in new)
+
+
+def kind_of(turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
+    """What a suffix may depend on, as a key: shape of the turn, roles (runs as one or more), tools given."""
+    calls = min(len([call for call in turn.get("tool_calls") or () if not call.get("invalid")]), 2)
+    shape = f"{'text' if turn.get('content') or not calls else ''}{calls or ''}"
+    roles: list[str] = []
+    for message in new:
+        role = str(message["role"])
+        if roles and roles[-1].rstrip("s") == role:
+            roles[-1] = f"{role}s"
+        else:
+            roles.append(role)
+    return f"{shape}>{'+'.join(roles)}{'|tools' if with_tools else ''}"
+
+
+def prove(deriver: Deriver, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
+    """BOUNDED when the bounded suffix is that of every history which the template lets grow, else FROM_HISTORY."""
+    tools = (_TOOL,) if with_tools else ()
+    try:
+        suffix = deriver.bounded(turn, new, EPOCH)
+        for messages in _histories():
+            history = _grown(deriver, messages, tools)
+            if history is not None and deriver.whole(history, turn, new, tools, EPOCH).text != suffix.text:
+                return FROM_HISTORY
+    except NotExtendable:
+        return FROM_HISTORY
+    return BOUNDED
+
+
+def _histories() -> Iterator[list[Message]]:
+    user, system = {"role": "user", "content": "first"}, {"role": "system", "content": "rules"}
+    says = {"role": "assistant", "content": "answer"}
+    thinks = {"role": "assistant", "content": "answer", "reasoning_content": "reason"}
+    for one, two in (("h1aaaaaaa", "h2aaaaaaa"),):
+        calls = _calling([one], "")
+        both = _calling([one, two], "")
+        chain = [user, calls, _result(one), _calling([two], "says"), _result(two)]
+        yield [user]
+        yield [system, user]
+        yield [user, says, {"role": "user", "content": "second"}]
+        yield chain
+        yield [system, user, both, _result(one), _result(two), thinks, {"role": "user", "content": "second"}]
+        yield [user, {**calls, "reasoning_content": "reason"}, _result(one)]
+        yield [*chain, thinks, {"role": "user", "content": "second"}, {**calls, "reasoning_content": "r"}, _result(one)]
+
+
+def _calling(ids: Sequence[str], content: str) -> Message:
+    return {"role": "assistant", "content": content, "tool_calls": [{**CALL, "id": number} for number in ids]}
+
+
+def _result(number: str) -> Message:
+    return {"role": "tool", "tool_call_id": number, "name": "look", "content": f"result {number}"}
+
+
+def _grown(deriver: Deriver, messages: Sequence[Message], tools: Sequence[Message]) -> History | None:
+    """The history as it grows append by append; None when the template does not let it."""
+    start = next((n for n, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    try:
+        grown = History(
+            messages=tuple(messages[:start]),
+            fixed=(deriver.marked(messages[:start], tools, EPOCH, "user"),),
+            sampled=(),
+        )
+        while start < len(messages):
+            end = start + 1
+            while end < len(messages) and messages[end]["role"] != "assistant":
+                end += 1
+            new = messages[start + 1 : end]
+            suffix = deriver.whole(grown, messages[start], new, tools, EPOCH)
+            grown = History(
+                messages=tuple(messages[:end]),
+                fixed=(*grown.fixed, suffix.text),
+                sampled=(*grown.sampled, ""),
+            )
+            start = end
+    except NotExtendable:
+        return None
+    return grown

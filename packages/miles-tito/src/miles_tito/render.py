@@ -1,0 +1,182 @@
+"""Messages to text: the chat template, run in a sandbox as transformers runs it."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from miles_core.messages import text_of
+from miles_tito.errors import TemplateError
+
+INVALID_CALL = "invalid"
+"""Key that marks a tool call which could not be read; its text lies under "raw"."""
+
+
+class ChatTemplate:
+    """A compiled chat template with the arguments that every render of it uses.
+
+    kwargs: template arguments (for example `enable_thinking`). special_tokens: `bos_token` and the like.
+    arguments: how tool-call arguments reach the template, as an "object" or as a "string" of JSON.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        kwargs: Mapping[str, Any] | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+        arguments: str = "object",
+    ) -> None:
+        self.source = source
+        self.kwargs = dict(kwargs or {})
+        self.special_tokens = dict(special_tokens or {})
+        self.arguments = arguments
+        try:
+            self._compiled = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise TemplateError(
+                f"expected a chat template in Jinja, found {error.message} in line {error.lineno}."
+            ) from error
+
+    def with_arguments(self, form: str) -> "ChatTemplate":
+        """The same template with tool-call arguments in another form."""
+        return ChatTemplate(self.source, kwargs=self.kwargs, special_tokens=self.special_tokens, arguments=form)
+
+    def with_kwargs(self, kwargs: Mapping[str, Any]) -> "ChatTemplate":
+        """The same template with more arguments."""
+        merged = {**self.kwargs, **kwargs}
+        return ChatTemplate(self.source, kwargs=merged, special_tokens=self.special_tokens, arguments=self.arguments)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        generation_prompt: bool,
+        now: datetime,
+    ) -> str:
+        """The text of messages that `normalised` has prepared; TemplateError when the template raises."""
+        names: dict[str, Any] = {**self.special_tokens, **self.kwargs}
+        names["strftime_now"] = now.strftime
+        try:
+            return self._compiled.render(
+                messages=list(messages),
+                tools=list(tools) if tools else None,
+                documents=None,
+                add_generation_prompt=generation_prompt,
+                **names,
+            )
+        except jinja2.TemplateError as error:
+            raise TemplateError(f"the chat template refuses this conversation: {error.message or error}") from error
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+            # A template is a program over arbitrary messages: what Python raises inside it is the template's failure.
+            raise TemplateError(
+                f"the chat template fails on this conversation: {type(error).__name__}: {error}"
+            ) from error
+
+    def normalised(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Copies of the messages in the one form templates agree on; the caller's objects stay as they are.
+
+        Null and missing content becomes "", text parts are joined, JSON-string arguments become objects (or the other
+        way round), nulls and empty lists of calls are dropped, a tool result learns which function it answers.
+        """
+        names: dict[str, str] = {}
+        return [self._normalised(message, names) for message in messages]
+
+    def _normalised(self, message: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
+        plain = {key: value for key, value in message.items() if value is not None and key != "tool_calls"}
+        plain["content"] = text_of(message.get("content"))
+        if message["role"] == "assistant":
+            self._normalise_assistant(message, plain, names)
+        elif message["role"] == "tool" and "name" not in plain and message.get("tool_call_id") in names:
+            plain["name"] = names[message["tool_call_id"]]
+        return plain
+
+    def _normalise_assistant(self, message: Mapping[str, Any], plain: dict[str, Any], names: dict[str, str]) -> None:
+        reasoning = next((plain[key] for key in ("reasoning_content", "reasoning", "thinking") if plain.get(key)), None)
+        for key in ("reasoning_content", "reasoning", "thinking"):
+            plain.pop(key, None)
+        if reasoning is not None:
+            plain |= {"reasoning_content": reasoning, "thinking": reasoning}
+        calls = []
+        for call in message.get("tool_calls") or ():
+            if call.get(INVALID_CALL):
+                plain["content"] += call.get("raw", "")
+                continue
+            calls.append({**call, "function": self._function(call["function"])})
+            if call.get("id"):
+                names[call["id"]] = call["function"]["name"]
+        if calls:
+            plain["tool_calls"] = calls
+
+    def _function(self, function: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = function.get("arguments")
+        if self.arguments == "string" and not isinstance(arguments, str):
+            arguments = json.dumps(arguments if arguments is not None else {}, ensure_ascii=False)
+        elif self.arguments == "object" and (isinstance(arguments, str) or arguments is None):
+            arguments = _object(arguments or "{}")
+        return {**function, "arguments": arguments}
+
+
+def literals_of(source: str) -> str:
+    """Every literal text of a template, joined by newlines: where its control tokens can be looked for."""
+    parsed = _environment().parse(source)
+    found = [node.data for node in parsed.find_all(jinja2.nodes.TemplateData)]
+    found += [node.value for node in parsed.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
+    return "\n".join(found)
+
+
+def mentions(source: str, name: str) -> bool:
+    """True when the template mentions the name as a word."""
+    return re.search(rf"\b{re.escape(name)}\b", source) is not None
+
+
+def _object(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %} ... {% endgeneration %}` renders its body."""
+
+    tags = {"generation"}  # noqa: RUF012 (the base class types it so)
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+
+    def _body(self, caller: Any) -> str:
+        return str(caller())
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    return environment
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

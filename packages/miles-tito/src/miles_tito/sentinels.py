@@ -1,0 +1,52 @@
+"""Messages whose text is replaced by unique words, so that a render shows where each message went."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from miles_core.messages import text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A message with sentinels for its text, and the sentinels in the order they must appear."""
+
+    message: dict[str, Any]
+    words: tuple[str, ...]
+
+
+def sentinel(name: str, number: int) -> str:
+    """A word that no template writes, survives trimming and JSON, and is no part of another sentinel."""
+    digits = "".join(chr(ord("a") + int(digit)) for digit in str(number))
+    return f"zq{name}{digits}qz"
+
+
+def with_sentinels(message: Mapping[str, Any], name: str, number: int) -> Placed:
+    """The message with its content, and each tool call's arguments, as sentinels; reasoning is left out.
+
+    An assistant message that only calls tools keeps its content empty: templates treat the two kinds differently.
+    Names, ids and the number of calls stay real, because templates print, look up and count them.
+    """
+    plain = {k: v for k, v in message.items() if k not in ("reasoning_content", "reasoning", "thinking", "tool_calls")}
+    words: list[str] = []
+    calls = [call for call in message.get("tool_calls") or () if not call.get("invalid")]
+    if text_of(message.get("content")) or not calls:
+        words.append(sentinel(name, number))
+        plain["content"] = words[0]
+    else:
+        plain["content"] = ""
+    if calls:
+        plain["tool_calls"] = []
+        for place, call in enumerate(calls):
+            words.append(sentinel(f"{name}{number}call".translate(_LETTERS), place))
+            function = {**call["function"], "arguments": {"zq": words[-1]}}
+            plain["tool_calls"].append({**call, "function": function})
+    return Placed(plain, tuple(words))
+
+
+_LETTERS = str.maketrans("0123456789", "abcdefghij")
+
+
+def all_with_sentinels(messages: Sequence[Mapping[str, Any]], name: str) -> list[Placed]:
+    """`with_sentinels` for each message, numbered."""
+    return [with_sentinels(message, name, number) for number, message in enumerate(messages)]

@@ -1,0 +1,258 @@
+"""The incremental chat tokenizer: what was sampled stays, what the template adds is derived and proved."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from miles_core.errors import TokenError
+from miles_core.messages import check_messages
+from miles_core.sample import Finish, Origin, Span
+from miles_tito import proof
+from miles_tito.compare import Report
+from miles_tito.derive import Deriver, Suffix, render_marked
+from miles_tito.errors import NotExtendable
+from miles_tito.families import family_named
+from miles_tito.marks import refuse_marks, unmarked
+from miles_tito.parsers.formats import TurnFormat, detect
+from miles_tito.parsers.stream import StreamParser
+from miles_tito.profile import Profile, derive_profile
+from miles_tito.render import ChatTemplate
+from miles_tito.session import history_of, verify
+from miles_tito.transcript import Piece, Transcript
+from miles_tito.vocabulary import Vocabulary, read_template
+
+Message = Mapping[str, Any]
+
+
+class ChatTokenizer:
+    """Incremental ids for one chat template and vocabulary. Safe to share between threads."""
+
+    def __init__(
+        self, template: ChatTemplate, vocabulary: Vocabulary, *, turn_format: TurnFormat | None = None
+    ) -> None:
+        profile, self._template = derive_profile(template, vocabulary)
+        self._vocabulary = vocabulary
+        self._format = turn_format or detect(template.source)
+        self._deriver = Deriver(self._template, vocabulary.marker, profile.stops, profile.prefills)
+        self._lock = threading.Lock()
+        self._profile = profile
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_tokenizer: Any,
+        *,
+        chat_template: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+        family: str = "auto",
+    ) -> "ChatTokenizer":
+        """From a model or tokenizer folder, a fast tokenizer of transformers, or a `tokenizers.Tokenizer`.
+
+        chat_template: used instead of the tokenizer's own. template_kwargs: arguments of every render.
+        family: "auto" derives everything; a name from `families` adds that family's arguments and turn format.
+        TokenError when there is no fast tokenizer or no chat template.
+        """
+        vocabulary, found = _load(path_or_tokenizer)
+        source = chat_template or found
+        if source is None:
+            raise TokenError("expected a chat template with the tokenizer, found none; pass chat_template.")
+        chosen = None if family == "auto" else family_named(family)
+        kwargs = {**(chosen.template_kwargs if chosen else {}), **(template_kwargs or {})}
+        template = ChatTemplate(source, kwargs=kwargs, special_tokens=vocabulary.special_tokens)
+        return cls(template, vocabulary, turn_format=chosen.turn_format if chosen else None)
+
+    @property
+    def profile(self) -> Profile:
+        """What was derived about the template so far."""
+        return self._profile
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Every id that ends a turn: those of the model's files, the tokenizer's, the template's own end marks."""
+        return self._profile.stop_ids
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The vocabulary that encodes and decodes."""
+        return self._vocabulary
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template with its arguments."""
+        return self._template
+
+    def begin(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None, *, now: datetime | None = None
+    ) -> Transcript:
+        """The prompt of a conversation, generation prompt included, as a transcript that awaits a turn.
+
+        now: the clock that templates see in this conversation; the present when omitted.
+        """
+        self._check(messages, tools)
+        now = now or datetime.now()
+        tools = tuple(tools or ())
+        text = render_marked(
+            self._template, self._vocabulary.marker, messages, tools=tools, generation_prompt=True, now=now
+        )
+        ids, _ = self._vocabulary.encode(text)
+        piece = Piece(spans=(Span(origin=Origin.PROMPT, ids=tuple(ids)),), messages=tuple(messages), text=text)
+        return Transcript(
+            _chat=self,
+            _parent=None,
+            _piece=piece,
+            tools=tools,
+            now=now,
+            num_tokens=len(ids),
+            num_messages=len(messages),
+            all_sampled=all(message["role"] != "assistant" for message in messages),
+        )
+
+    def append(
+        self, transcript: Transcript, new_messages: Sequence[Message], *, close_truncated: bool = False
+    ) -> Transcript:
+        """Add messages after a sampled turn: glue, their ids, and the next generation prompt.
+
+        A stop that was sampled is kept where the template writes the same one; another sampled stop gives way to the
+        template's; where none was sampled the template's is added, masked. A truncated turn is closed that way only
+        with `close_truncated`. NotExtendable when the ids cannot be proved to be those of a whole render.
+        """
+        self._check(new_messages, None)
+        if not new_messages:
+            raise TokenError("expected at least one message to append, found none.")
+        role = new_messages[0]["role"]
+        if transcript.awaits_turn:
+            raise NotExtendable(
+                "the transcript awaits a turn", role=role, help="Begin again with all messages, or sample a turn first."
+            )
+        self._check_finish(transcript, role, close_truncated=close_truncated)
+        suffix = self._suffix(transcript, new_messages)
+        return self._extended(transcript, suffix, new_messages)
+
+    def _check_finish(self, transcript: Transcript, role: str, *, close_truncated: bool) -> None:
+        finish, ids = transcript.last.finish, transcript.last.spans[0].ids
+        if finish is Finish.ABORTED:
+            raise NotExtendable("the last turn was aborted", role=role, help="Sample the turn again.")
+        ended = bool(ids) and ids[-1] in self.stop_token_ids
+        if finish is Finish.LENGTH and not ended and not close_truncated:
+            raise NotExtendable(
+                "the last turn was truncated before its stop token",
+                role=role,
+                help="Pass close_truncated=True to close it with masked end-of-turn tokens.",
+            )
+
+    def _suffix(self, transcript: Transcript, new: Sequence[Message]) -> Suffix:
+        turn = transcript.last.messages[0]
+        prepared = self._template.normalised([turn, *new])[1:]
+        if transcript.all_sampled and proof.may_be_bounded(prepared):
+            kind = proof.kind_of(turn, prepared, with_tools=bool(transcript.tools))
+            if self._proof(kind, turn, prepared, with_tools=bool(transcript.tools)) == proof.BOUNDED:
+                suffix = self._deriver.bounded(turn, prepared, transcript.now)
+                if suffix.exact:
+                    return suffix
+        history = history_of(transcript, self._vocabulary, self._deriver, self.stop_token_ids)
+        return self._deriver.whole(history, turn, prepared, transcript.tools, transcript.now)
+
+    def _proof(self, kind: str, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
+        known = self._profile.proofs.get(kind)
+        if known is None:
+            known = proof.prove(self._deriver, turn, new, with_tools=with_tools)
+            with self._lock:
+                self._profile = self._profile.with_proof(kind, known)
+        return known
+
+    def _extended(self, transcript: Transcript, suffix: Suffix, new: Sequence[Message]) -> Transcript:
+        ids, starts = self._vocabulary.encode(suffix.text)
+        end_id = self._vocabulary.id_of(suffix.marker)
+        if not ids or ids[0] != end_id:
+            raise TokenError(f"expected {suffix.marker!r} to be one token of the vocabulary, found {ids[:4]}.")
+        last = transcript.last
+        sampled = last.spans[0].ids
+        if sampled and sampled[-1] == end_id:
+            ids, starts = ids[1:], starts[1:]
+        elif sampled and sampled[-1] in self.stop_token_ids:
+            transcript = transcript.replace_turn(_without_stop(last))
+        spans = self._spans(ids, starts, suffix)
+        return transcript._with(
+            Piece(spans=spans, messages=tuple(new), text=suffix.text),
+            awaits_turn=True,
+            all_sampled=transcript.all_sampled and all(message["role"] != "assistant" for message in new),
+        )
+
+    def _spans(self, ids: Sequence[int], starts: Sequence[int], suffix: Suffix) -> tuple[Span, ...]:
+        """Ids as glue (end of the turn), environment, glue (generation prompt)."""
+        text = unmarked(suffix.text)
+        prompt = self._profile.generation_prompt
+        first = len(suffix.marker)
+        while first < len(text) and text[first].isspace():
+            first += 1
+        last = len(text) - len(prompt) if prompt and text.endswith(prompt) else len(text)
+        cut = sum(start < first for start in starts)
+        tail = max(cut, sum(start < last for start in starts))
+        parts = ((Origin.GLUE, ids[:cut]), (Origin.ENVIRONMENT, ids[cut:tail]), (Origin.GLUE, ids[tail:]))
+        return tuple(Span(origin=origin, ids=tuple(some)) for origin, some in parts if some)
+
+    def verify(self, transcript: Transcript) -> Report:
+        """Compare the transcript with a canonical render of its messages; see `compare`."""
+        return verify(transcript, self._template, self._vocabulary, self._deriver, self.stop_token_ids)
+
+    def parse(self, ids: Sequence[int], *, call_seed: int | str = 0) -> dict[str, Any]:
+        """The message that sampled ids spell: content, reasoning_content, tool_calls.
+
+        A call that cannot be read is among tool_calls with `"invalid": True` and its text under "raw".
+        call_seed: makes tool-call ids; use another for each turn (`transcript.parse` does).
+        """
+        return self.stream_parser(call_seed=call_seed).parse(ids)
+
+    def stream_parser(self, *, call_seed: int | str = 0, prompt: str | None = None) -> StreamParser:
+        """A parser for one turn. prompt: text that ends in the generation prompt of that turn, if known."""
+        opening, closing = self._format.reasoning
+        prefill = self._profile.generation_prompt if prompt is None else self._deriver.prefill_of(prompt)
+        is_open = bool(opening) and prefill.rfind(opening) > prefill.rfind(closing)
+        return StreamParser(
+            self._format,
+            decode=self._vocabulary.decode,
+            stop_ids=self.stop_token_ids,
+            reasoning_open=is_open,
+            call_seed=call_seed,
+        )
+
+    def check_ids(self, ids: Sequence[int]) -> None:
+        """TokenError when an id lies outside the vocabulary of any model (negative)."""
+        wrong = next((number for number in ids if number < 0), None)
+        if wrong is not None:
+            raise TokenError(f"expected token ids of at least 0, found {wrong}.")
+
+    @staticmethod
+    def _check(messages: Sequence[Message], tools: Sequence[Message] | None) -> None:
+        check_messages(messages)
+        refuse_marks([*messages, *(tools or ())])
+
+
+def _without_stop(piece: Piece) -> Piece:
+    span = piece.spans[0]
+    shorter = Span(
+        origin=span.origin,
+        ids=span.ids[:-1],
+        logprobs=span.logprobs[:-1],
+        weight_versions=span.weight_versions[:-1],
+        trained=span.trained,
+    )
+    return Piece(spans=(shorter,), messages=piece.messages, finish=piece.finish, dropped=span.ids[-1])
+
+
+def _load(path_or_tokenizer: Any) -> tuple[Vocabulary, str | None]:
+    if isinstance(path_or_tokenizer, str | Path):
+        folder = Path(path_or_tokenizer)
+        if not folder.is_dir():
+            raise TokenError(f"expected a folder with a tokenizer, found nothing at {folder}.")
+        return Vocabulary.from_folder(folder), read_template(folder)
+    if isinstance(path_or_tokenizer, Tokenizer):
+        return Vocabulary(Tokenizer.from_str(path_or_tokenizer.to_str())), None
+    template = getattr(path_or_tokenizer, "chat_template", None)
+    if isinstance(template, Mapping):
+        template = template.get("tool_use", template.get("default"))
+    return Vocabulary.from_transformers(path_or_tokenizer), template
