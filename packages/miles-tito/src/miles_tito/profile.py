@@ -9,7 +9,7 @@ from typing import Any, Self
 import xxhash
 
 from miles_core.errors import TokenError
-from miles_tito.errors import TemplateError
+from miles_tito.errors import TemplateError, shared_prefix
 from miles_tito.marks import Marker
 from miles_tito.parsers.formats import detect
 from miles_tito.render import ChatTemplate
