@@ -118,7 +118,7 @@ def remove_orphans() -> tuple[str, ...]:
 
 def _create() -> tuple[str, int]:
     while True:
-        name = f"{SEGMENT_PREFIX}{secrets.token_hex(8)}"
+        name = f"{SEGMENT_PREFIX}{os.getpid():x}x{secrets.token_hex(4)}"
         try:
             fd = _posixshmem.shm_open(f"/{name}", os.O_CREAT | os.O_EXCL | os.O_RDWR, mode=0o600)
         except FileExistsError:
