@@ -18,33 +18,33 @@ class AlgorithmConfig(Config):
     """Divide group-centred rewards by the group's standard deviation (unbiased, + 1e-6); off gives Dr. GRPO."""
     loss: str = "ppo"
     """Token loss: `ppo` (clipped policy gradient), `sft` (cross-entropy) or `module:attribute`."""
-    clip_eps: float = Field(0.2, gt=0)
+    clip_eps: float = Field(default=0.2, gt=0)
     """Lower clip range of the ratio: 1 - clip_eps."""
-    clip_eps_high: float | None = Field(None, gt=0)
+    clip_eps_high: float | None = Field(default=None, gt=0)
     """Upper clip range of the ratio: 1 + clip_eps_high; none takes clip_eps."""
-    dual_clip: float | None = Field(None, gt=1)
+    dual_clip: float | None = Field(default=None, gt=1)
     """Bound c of dual-clip PPO: with a negative advantage the loss is at most -c A; none turns it off."""
-    kl_coef: float = Field(0.0, ge=0)
+    kl_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL term against the reference model; 0 turns it and the reference's forward pass off."""
     kl_kind: KlKind | None = None
     """Estimator of the KL term: k1, k2, k3 or low_variance; none takes k3 in the loss and k1 in the reward."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Where the KL term enters: added to the token loss, or its sum over a rollout subtracted from the reward."""
-    entropy_coef: float = Field(0.0, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus (subtracted from the token loss)."""
     reduction: str = "token_mean"
     """Token losses to one number: `token_mean`, `sequence_mean`, `fixed_length` or `module:attribute`."""
-    fixed_length: int | None = Field(None, gt=0)
+    fixed_length: int | None = Field(default=None, gt=0)
     """The constant that `fixed_length` divides the sum of token losses by."""
     correction: str = "none"
     """Correction of the mismatch between engine and trainer: `none`, `tis` or `module:attribute`."""
-    correction_bound: float = Field(2.0, gt=0)
+    correction_bound: float = Field(default=2.0, gt=0)
     """Upper bound of the importance weight exp(old - rollout)."""
     old_logprobs: Literal["recompute", "rollout"] = "recompute"
     """What the ratio refers to: the trainer's own log-probabilities before the update, or the engine's."""
-    epochs: int = Field(1, gt=0)
+    epochs: int = Field(default=1, gt=0)
     """Passes over the batch."""
-    minibatches: int = Field(1, gt=0)
+    minibatches: int = Field(default=1, gt=0)
     """Optimizer steps per pass; rollouts are dealt to them by the run's seed."""
 
     @model_validator(mode="after")

@@ -13,11 +13,11 @@ class ScheduleConfig(Config):
 
     kind: Literal["constant", "linear", "cosine"] = "constant"
     """Shape after the warm-up."""
-    warmup_updates: int = Field(0, ge=0)
+    warmup_updates: int = Field(default=0, ge=0)
     """Updates over which the rate rises linearly; the first one has 1 / warmup_updates of it."""
-    total_updates: int | None = Field(None, gt=0)
+    total_updates: int | None = Field(default=None, gt=0)
     """Update at which a decay ends (warm-up included)."""
-    final_fraction: float = Field(0.0, ge=0, le=1)
+    final_fraction: float = Field(default=0.0, ge=0, le=1)
     """What a decay leaves of the rate."""
 
     @model_validator(mode="after")

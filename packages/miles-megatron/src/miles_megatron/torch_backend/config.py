@@ -11,17 +11,17 @@ from miles_megatron.schedules import ScheduleConfig
 class AdamWConfig(Config):
     """AdamW without fused kernels, so that the bits do not depend on the number of threads."""
 
-    lr: float = Field(1e-6, gt=0)
+    lr: float = Field(default=1e-6, gt=0)
     """Highest learning rate of the schedule."""
-    beta1: float = Field(0.9, ge=0, lt=1)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
     """Decay of the first moment."""
-    beta2: float = Field(0.95, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the second moment."""
-    eps: float = Field(1e-8, gt=0)
+    eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the second moment."""
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled decay of matrices; vectors (norms, biases) are not decayed."""
-    max_grad_norm: float | None = Field(1.0, gt=0)
+    max_grad_norm: float | None = Field(default=1.0, gt=0)
     """The whole gradient is scaled down to this norm; none turns clipping off."""
 
 
@@ -37,17 +37,17 @@ class TorchBackendConfig(Config):
     """Of the forward and backward pass when it differs from `dtype`; gradients are summed in `dtype`."""
     batch_invariant: bool = True
     """Operators whose rows do not depend on the batch: log-probabilities equal the local engine's bit for bit."""
-    threads: int = Field(1, gt=0)
+    threads: int = Field(default=1, gt=0)
     """Intra-operator threads of this process; PyTorch has one such setting per process and this one sets it."""
-    tokens_per_micro_batch: int = Field(8192, gt=0)
+    tokens_per_micro_batch: int = Field(default=8192, gt=0)
     """Tokens of one forward and backward pass on one rank."""
     oversize: Literal["alone", "refuse"] = "alone"
     """A sequence above that budget: a micro-batch of its own, or an error that says how long it is."""
-    logprob_chunk_rows: int = Field(1024, gt=0)
+    logprob_chunk_rows: int = Field(default=1024, gt=0)
     """Tokens whose logits are held at a time."""
-    collective_timeout_s: float = Field(600.0, gt=0)
+    collective_timeout_s: float = Field(default=600.0, gt=0)
     """Deadline of every meeting of the ranks."""
-    optimizer: AdamWConfig = Field(default_factory=AdamWConfig)
+    optimizer: AdamWConfig = AdamWConfig()
     """The optimizer."""
-    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
+    schedule: ScheduleConfig = ScheduleConfig()
     """Shape of the learning rate over updates."""
