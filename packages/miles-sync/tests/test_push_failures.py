@@ -137,9 +137,7 @@ def test_when_every_engine_is_gone_the_weights_are_still_read_to_their_end(tiny_
             read.append(name)
             yield name, tensor
 
-    with pytest.raises(
-        NoEngineError, match=r"no engine took weight version 1: engine http://127\.0\.0\.1:9 .*no answer"
-    ):
+    with pytest.raises(NoEngineError, match=r"no engine took weight version 1: engine .*:9 .*no answer"):
         asyncio.run(pusher_to("http://127.0.0.1:9").push(weights(), 1))
     assert read == list(tiny_weights(1))
 
