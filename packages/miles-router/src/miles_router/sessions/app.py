@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from miles_tito.tokenizer import ChatTokenizer
+from miles_tito import ChatTokenizer
 from starlette.exceptions import HTTPException
 
 from miles_core.errors import MilesError, SessionError

@@ -10,7 +10,7 @@ from miles_core.errors import MilesError
 from miles_router.answers import error_body, error_type
 from miles_router.sessions.attempt import Attempt
 from miles_router.sessions.tree import Turn
-from miles_tito.tokenizer import ChatTokenizer
+from miles_tito import ChatTokenizer
 
 
 def completion(turn: Turn, chat: ChatTokenizer, *, model: str, session_id: str, logprobs: bool) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ def token_logprobs(chat: ChatTokenizer, ids: Sequence[int], logprobs: Sequence[f
     """OpenAI's entry for each sampled token."""
     entries: list[Mapping[str, Any]] = []
     for token, logprob in zip(ids, logprobs, strict=True):
-        text = chat.decode([token])
+        text = chat.vocabulary.decode([token])
         entries.append({"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []})
     return entries
 

@@ -54,7 +54,7 @@ def plan_turn(
     key = tools_key(tools)
     keys = session.tree.keys(request.messages)
     parent = session.tree.attach(request.messages, keys, tools_key=key)
-    transcript, why_not = _transcript(parent, request, chat, config, tools)
+    transcript, why_not = _transcript(session, parent, request, chat, config, tools)
     prompt_ids = transcript.ids
     sibling = session.tree.claim(parent)
     depth = 0 if parent is None else parent.depth + 1
@@ -79,6 +79,7 @@ def plan_turn(
 
 
 def _transcript(
+    session: Session,
     parent: Turn | None,
     request: ChatRequest,
     chat: ChatTokenizer,
@@ -102,7 +103,7 @@ def _transcript(
     elif parent is not None:
         return parent.transcript, None
     try:
-        return chat.begin(request.messages, tools=tools or None), why_not
+        return chat.begin(request.messages, tools=tools or None, now=session.created_at), why_not
     except TokenError as error:
         raise SessionError(f"messages: {error}", status=400) from error
 

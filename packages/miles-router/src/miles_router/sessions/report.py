@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from miles_tito.tokenizer import ChatTokenizer
+from miles_tito import ChatTokenizer
 
 from miles_core.errors import TokenError
 from miles_router.sessions.samples import choose_leaves

@@ -8,7 +8,7 @@ from typing import Any
 from miles_core.errors import SessionError
 from miles_core.sample import Finish, Origin, Sample, Span
 from miles_router.sessions.tree import Turn
-from miles_tito.tokenizer import ChatTokenizer
+from miles_tito import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True)

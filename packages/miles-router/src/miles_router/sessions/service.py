@@ -24,7 +24,7 @@ from miles_router.sessions.samples import assemble
 from miles_router.sessions.session import Session, SessionSpec
 from miles_router.sessions.store import SessionStore
 from miles_router.sessions.tree import Turn
-from miles_tito.tokenizer import ChatTokenizer
+from miles_tito import ChatTokenizer
 
 
 class SessionService:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pydantic import Field
@@ -48,6 +49,8 @@ class Session:
     seed: int
     tree: TurnTree
     used_at: float
+    created_at: datetime
+    """The clock that templates see in all of the session's prompts."""
     attempts: dict[str, Attempt] = field(default_factory=dict)
     """The latest attempt by the request's fingerprint."""
     keyed: dict[str, Attempt] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable
+from datetime import datetime
 
 from miles_core.errors import SessionError
 from miles_router.sessions.matchers import Matcher
@@ -30,7 +31,14 @@ class SessionStore:
         if len(self._sessions) >= self._max:
             raise SessionError(f"{self._max} sessions are open, which is the limit; delete some.", status=429)
         seed = secrets.randbits(63) if spec.seed is None else spec.seed
-        session = Session(secrets.token_hex(8), spec, seed, TurnTree(self._matcher), self._clock())
+        session = Session(
+            session_id=secrets.token_hex(8),
+            spec=spec,
+            seed=seed,
+            tree=TurnTree(self._matcher),
+            used_at=self._clock(),
+            created_at=datetime.now(),
+        )
         self._sessions[session.session_id] = session
         return session
 
