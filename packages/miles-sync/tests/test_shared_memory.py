@@ -9,8 +9,9 @@ import torch
 import xxhash
 
 from miles_core.errors import WeightSyncError
+from miles_sync.orphans import remove_orphans
 from miles_sync.receivers.shared_memory import open_manifest
-from miles_sync.segment import Segment, remove_orphans
+from miles_sync.segment import Segment
 from miles_sync.transports.shared_memory import SharedMemoryConfig, SharedMemoryTransport
 from miles_sync.weights import DTYPES
 

@@ -8,11 +8,9 @@ from pydantic import Field, ValidationError, model_validator
 
 from miles_core.config import Config
 from miles_core.errors import WeightSyncError
+from miles_sync.orphans import SEGMENT_PREFIX
 from miles_sync.plan import ALIGNMENT
 from miles_sync.weights import DTYPES
-
-SEGMENT_PREFIX = "miles-w-"
-"""Every segment's name starts with it, so that a manifest cannot name foreign shared memory."""
 
 
 class TensorEntry(Config):

@@ -12,8 +12,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -22,9 +21,7 @@ from torch import Tensor
 
 from miles_core.errors import WeightSyncError
 from miles_sync.digest import digest
-from miles_sync.manifest import SEGMENT_PREFIX
-
-_FOLDER = Path("/dev/shm")  # where Linux shows POSIX shared memory; nothing is created through it
+from miles_sync.orphans import SEGMENT_PREFIX, unlink
 
 
 class Segment:
@@ -63,7 +60,7 @@ class Segment:
             self._map.close()
 
     def _remove(self) -> None:
-        _unlink(self.name)
+        unlink(self.name)
         os.close(self._fd)
 
     def __enter__(self) -> Self:
@@ -95,27 +92,6 @@ def attach(name: str, nbytes: int) -> Iterator[mmap.mmap]:
         yield mapping
 
 
-def remove_orphans() -> tuple[str, ...]:
-    """Remove segments whose owner died before it could, and return their names; on Linux only, elsewhere none."""
-    if not _FOLDER.is_dir():
-        return ()
-    removed = []
-    for path in sorted(_FOLDER.glob(f"{SEGMENT_PREFIX}*")):
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # gone meanwhile, or another user's
-            continue
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _unlink(path.name)
-            removed.append(path.name)
-        except BlockingIOError:
-            pass  # its owner lives
-        finally:
-            os.close(fd)
-    return tuple(removed)
-
-
 def _create() -> tuple[str, int]:
     while True:
         name = f"{SEGMENT_PREFIX}{os.getpid():x}x{secrets.token_hex(4)}"
@@ -145,8 +121,3 @@ def _reserve(fd: int, size: int) -> None:
         raise WeightSyncError(
             f"cannot reserve {size} bytes of shared memory ({error.strerror}); enlarge /dev/shm or lower bucket_bytes."
         ) from error
-
-
-def _unlink(name: str) -> None:
-    with suppress(FileNotFoundError):
-        _posixshmem.shm_unlink(f"/{name}")

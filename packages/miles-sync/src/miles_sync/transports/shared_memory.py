@@ -7,9 +7,10 @@ from torch import Tensor
 from miles_sync.buckets import read_buckets
 from miles_sync.config import SharedMemoryConfig
 from miles_sync.manifest import Manifest, TensorEntry
+from miles_sync.orphans import remove_orphans
 from miles_sync.parcel import Parcel
 from miles_sync.plan import Bucket
-from miles_sync.segment import Segment, remove_orphans
+from miles_sync.segment import Segment
 
 
 class SharedMemoryTransport:
