@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from miles_cli.commands import check_template, config, doctor, engine, recipes, router, run, sessions
+from miles_cli.interrupts import Terminated, terminate
 from miles_core.errors import ConfigError, DataError, MilesError, PluginError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -41,10 +42,6 @@ def _root(
         raise typer.Exit
 
 
-class Terminated(BaseException):
-    """SIGTERM arrived: unwinds like Ctrl-C, so that everything is shut down."""
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code.
 
@@ -55,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; a MilesError becomes one sentence on stderr."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     try:
         result = app(args=list(arguments), prog_name="miles", standalone_mode=False)
     except (ConfigError, PluginError, DataError) as error:
@@ -67,7 +64,7 @@ def execute(arguments: Sequence[str]) -> int:
     except Terminated:
         return _say("terminated; everything was shut down.", 128 + signal.SIGTERM)
     except typer.TyperException as error:
-        error.show()
+        error.show()  # type: ignore[attr-defined]
         return USAGE
     return result if isinstance(result, int) else OK
 
@@ -75,7 +72,3 @@ def execute(arguments: Sequence[str]) -> int:
 def _say(what: object, code: int) -> int:
     print(f"miles: {what}", file=sys.stderr)
     return code
-
-
-def _terminate(_signal: int, _frame: object) -> None:
-    raise Terminated

@@ -12,6 +12,7 @@ from miles_cli.run_config import (
     RunConfig,
     SftRunConfig,
 )
+from miles_core.data.jsonl import JsonlSource
 from miles_core.errors import ConfigError
 
 Model = FolderModel | FreshModel | PackageDataModel | GgufPackageModel
@@ -19,12 +20,13 @@ TOKENIZER = "tokenizer.json"
 
 
 def check(config: RunConfig | SftRunConfig) -> None:
-    """Raise ConfigError with one sentence when the configuration cannot work on this machine."""
+    """Raise ConfigError or DataError, one sentence, when the configuration cannot work on this machine."""
     check_model(config.model)
     if isinstance(config, SftRunConfig):
         _expect_file("sft.path", config.sft.path)
         return
-    _expect_file("data.path", config.data.path)
+    _expect_file("data.path", Path(config.data.path))
+    JsonlSource(config.data, seed=config.run.seed)
     for key, name in (("rollout.generate", config.rollout.generate), ("rollout.agent", config.rollout.agent)):
         _check_plugin(key, name)
     _check_plugin("reward.name", config.reward.name)

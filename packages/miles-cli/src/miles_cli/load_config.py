@@ -71,7 +71,15 @@ def anchored(tree: Mapping[str, Any], base: Path) -> dict[str, Any]:
         is_file = isinstance(value, str) and (dotted in PATHS or ".py:" in value)
         if isinstance(inner, dict) and isinstance(value, str) and is_file:
             inner[key] = str(base / value)
+    rollout = result.get("rollout")
+    if isinstance(rollout, dict) and isinstance(rollout.get("filters"), list):
+        rollout["filters"] = [_anchored_filter(entry, base) for entry in rollout["filters"]]
     return result
+
+
+def _anchored_filter(entry: Any, base: Path) -> Any:
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    return {**entry, "name": str(base / name)} if isinstance(name, str) and ".py:" in name else entry
 
 
 def _build(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Resolved[Any]:

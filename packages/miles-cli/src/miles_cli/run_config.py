@@ -10,7 +10,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from miles_core.config import Config
-from miles_core.prompt import SamplingConfig
+from miles_core.data.jsonl import JsonlConfig
+from miles_core.rewards.score import RewardConfig
+from miles_core.rollout.rollout_config import RolloutConfig
+from miles_megatron.algorithm import AlgorithmConfig
+from miles_megatron.torch_backend.config import TorchBackendConfig
+from miles_router.config import RouterConfig
+from miles_sync.config import SharedMemoryConfig, WeightsConfig
 
 
 class FolderModel(Config):
@@ -62,17 +68,17 @@ class RunSection(Config):
     """Names the run folder when `--out` is not given: `runs/NAME`."""
     description: str = ""
     """One line for `miles recipes`."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     """Root of the seed tree."""
     steps: int = Field(gt=0)
     """Training steps of the whole run, those before a resume included."""
-    save_every: int = Field(1, ge=1)
+    save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints; what was done since the last one is repeated after a kill."""
-    keep: int = Field(2, ge=1)
+    keep: int = Field(default=2, ge=1)
     """Checkpoints kept."""
-    start_timeout_s: float = Field(120.0, gt=0)
+    start_timeout_s: float = Field(default=120.0, gt=0)
     """Deadline of each wait while the run starts."""
-    step_timeout_s: float = Field(600.0, gt=0)
+    step_timeout_s: float = Field(default=600.0, gt=0)
     """Deadline of a training step, a push or a checkpoint."""
 
 
@@ -81,9 +87,9 @@ class RaySection(Config):
 
     address: str = "local"
     """`local` starts one for this run; anything else is the address of a cluster to join."""
-    num_cpus: int = Field(0, ge=0)
+    num_cpus: int = Field(default=0, ge=0)
     """CPUs of an embedded cluster; 0 takes the machine's."""
-    object_store_bytes: int = Field(256 << 20, ge=80 << 20)
+    object_store_bytes: int = Field(default=256 << 20, ge=80 << 20)
     """Size of an embedded cluster's object store."""
 
 
@@ -92,114 +98,47 @@ class SftSection(Config):
 
     path: Path
     """JSONL: `{"messages": [...], "tools": [...]}` a line; the assistant turns are trained."""
-    batch_size: int = Field(64, gt=0)
+    batch_size: int = Field(default=64, gt=0)
     """Demonstrations of one step."""
-    max_seq_len: int = Field(1024, gt=1)
+    max_seq_len: int = Field(default=1024, gt=1)
     """Longer demonstrations are refused with their line."""
 
 
-class JsonlConfig(Config):
-    """Prompts from a JSONL file."""
+class TrainerConfig(TorchBackendConfig):
+    """The training backend and how many processes share it."""
 
-    type: Literal["jsonl"] = "jsonl"
-    path: Path
-    """The file."""
-    shuffle: bool = True
-    """Draw a new order each epoch."""
-    prompt_key: str = "prompt"
-    """Key of the messages (or of a string, which becomes one user message)."""
-    label_key: str = "label"
-    """Key of the expected answer."""
-    tools_key: str = "tools"
-    """Key of the tool schemas."""
-    metadata_key: str = "metadata"
-    """Key of what else the agent and the reward may see."""
-    limit: int | None = None
-    """Use the first rows only."""
-
-
-class RolloutSection(Config):
-    """How trajectories are made."""
-
-    generate: str = "agent"
-    """Generate function: a built-in name, `module:attribute` or `file.py:attribute`."""
-    agent: str | None = None
-    """Agent code for `generate = "agent"`: `module:attribute` or `file.py:attribute`."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the generate function."""
-    prompts_per_step: int = Field(gt=0)
-    """Prompts of one training step."""
-    samples_per_prompt: int = Field(gt=0)
-    """Rollouts of each prompt: the size of a group."""
-    max_concurrency: int = Field(64, gt=0)
-    """Rollouts in flight."""
-    timeout_s: float = Field(60.0, gt=0)
-    """Deadline of one rollout."""
-    max_seq_len: int = Field(1024, gt=1)
-    """Most tokens of a trajectory."""
-    max_aborted_fraction: float = Field(0.5, ge=0, le=1)
-    """A step in which more rollouts fail stops the run."""
-    sampling: SamplingConfig = SamplingConfig()
-    """How each turn is sampled."""
-
-
-class RewardConfig(Config):
-    """How a finished trajectory is judged."""
-
-    name: str
-    """A built-in reward, `module:attribute` or `file.py:attribute`."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the reward."""
-    timeout_s: float = Field(30.0, gt=0)
-    """Deadline of one judgement."""
-
-
-class AlgorithmConfig(Config):
-    """Advantages, loss and corrections."""
-
-    advantage: str = "grpo"
-    """How rewards become advantages."""
-    loss: Literal["ppo", "sft"] = "ppo"
-    """The objective."""
-
-
-class TrainerSection(Config):
-    """The training backend."""
-
-    type: Literal["torch"] = "torch"
-    ranks: int = Field(1, ge=1)
-    """Processes that share the model and the batch."""
+    ranks: int = Field(default=1, ge=1)
+    """Processes that share the model and each batch."""
 
 
 class LocalEngines(Config):
     """Engines of ours."""
 
     type: Literal["local"] = "local"
-    count: int = Field(1, ge=1)
+    count: int = Field(default=1, ge=1)
     """Engines to run."""
-    threads: int = Field(1, ge=1)
+    threads: int = Field(default=1, ge=1)
     """Threads of each."""
 
 
 EnginesConfig = LocalEngines
-DataConfig = JsonlConfig
-
-
-class RouterConfig(Config):
-    """The router."""
 
 
 class SessionsSection(Config):
-    """The session server."""
+    """The session server; its addresses and its model are the run's."""
 
-
-class SharedMemoryConfig(Config):
-    """Weights through shared memory."""
-
-    type: Literal["shared_memory"] = "shared_memory"
-
-
-WeightsConfig = SharedMemoryConfig
+    template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the chat template, the same for every render."""
+    matcher: Literal["loose_tool_call", "strict", "role_content"] = "loose_tool_call"
+    """How a request's history is compared with recorded turns."""
+    after_length: Literal["branch", "close", "refuse"] = "branch"
+    """What a request does that continues a turn cut off by its length."""
+    keep_retries: bool = False
+    """Also make samples of answers that a later answer to the same request superseded."""
+    max_turns: int = Field(default=1000, gt=0)
+    """Turns recorded in one session."""
+    ttl_s: float = Field(default=3600.0, gt=0)
+    """A session without a call for this long is deleted."""
 
 
 class RunConfig(Config):
@@ -208,11 +147,11 @@ class RunConfig(Config):
     kind: Literal["rl"] = "rl"
     run: RunSection
     model: ModelConfig
-    data: DataConfig
-    rollout: RolloutSection
+    data: JsonlConfig
+    rollout: RolloutConfig
     reward: RewardConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
-    trainer: TrainerSection = TrainerSection()
+    trainer: TrainerConfig = TrainerConfig()
     engines: EnginesConfig = LocalEngines()
     router: RouterConfig = RouterConfig()
     sessions: SessionsSection = SessionsSection()
@@ -228,5 +167,5 @@ class SftRunConfig(Config):
     model: ModelConfig
     sft: SftSection
     algorithm: AlgorithmConfig = AlgorithmConfig(loss="sft")
-    trainer: TrainerSection = TrainerSection()
+    trainer: TrainerConfig = TrainerConfig()
     ray: RaySection = RaySection()

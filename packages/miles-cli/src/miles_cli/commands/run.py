@@ -27,8 +27,12 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
 ) -> None:
     """Train: prompts to agent, agent to samples, samples to trainer, weights back to the engines."""
+    import time
+
     from miles_cli.checks import check
     from miles_cli.load_config import load, load_resumed
+
+    origin = time.monotonic()
     from miles_core.config import dump_toml
     from miles_core.errors import ConfigError
 
@@ -41,6 +45,7 @@ def run(
         typer.echo(dump_toml(config))
         return
     from miles_cli.pipeline.launch import launch
+    from miles_cli.pipeline.run_folder import Mode
 
-    mode = "resume" if resume else "overwrite" if overwrite else "new"
-    launch(config, out=out or Path("runs") / config.run.name, mode=mode, as_json=as_json)
+    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
+    launch(config, out=out or Path("runs") / config.run.name, mode=mode, as_json=as_json, origin=origin)

@@ -6,21 +6,22 @@ Heavy modules are imported inside `start`, so that all processes import at the s
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from miles_core import env
-from miles_core.batch import TrainBatch
-
 from miles_cli.pipeline.loop import Rollout
 from miles_cli.pipeline.process import settle
+from miles_core import env
+from miles_core.batch import TrainBatch
 
 T = TypeVar("T")
 THREADS = 8
 """Calls an actor answers at once: `live`, `progress` and `close` beside the work itself."""
+BEAT_S = 0.2
 
 
 class Server(Protocol):
@@ -138,11 +139,12 @@ class TrainerRank(Member):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the running step's rollouts are."""
+    """How far the running step's rollouts are. blocked_s: how long agent code has kept the event loop from running."""
 
     done: int = 0
     total: int = 0
     tokens: int = 0
+    blocked_s: float = 0.0
 
 
 class Player(Protocol):
@@ -164,7 +166,9 @@ class RolloutHost(Member):
         super().__init__(role, logs, threads)
         self._progress = Progress()
         self._player: Player | None = None
+        self._beat = time.monotonic()
         self._loop = asyncio.new_event_loop()
+        self._loop.call_soon(self._tick)
         threading.Thread(target=self._loop.run_forever, name="rollouts", daemon=True).start()
 
     def prepare(self, warm: Callable[..., None], *arguments: Any) -> None:
@@ -184,7 +188,7 @@ class RolloutHost(Member):
 
     def progress(self) -> Progress:
         """How far the running step is."""
-        return self._progress
+        return replace(self._progress, blocked_s=time.monotonic() - self._beat)
 
     def close(self) -> None:
         """End reward workers and connections."""
@@ -192,6 +196,10 @@ class RolloutHost(Member):
             asyncio.run_coroutine_threadsafe(self._player.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         super().close()
+
+    def _tick(self) -> None:
+        self._beat = time.monotonic()
+        self._loop.call_later(BEAT_S, self._tick)
 
     def _report(self, progress: Progress) -> None:
         self._progress = progress

@@ -5,8 +5,9 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from miles_core.errors import DeadlineError, MilesError, TrainError
 from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from miles_core.errors import DeadlineError, MilesError, TrainError
 
 T = TypeVar("T")
 
@@ -19,7 +20,9 @@ async def within(seconds: float, what: str, work: Awaitable[T]) -> T:
             return await work
     except TimeoutError as error:
         if deadline.expired():
-            raise DeadlineError(f"waited {seconds:g} s for {what}; raise the deadline or look into the run's logs.") from error
+            raise DeadlineError(
+                f"waited {seconds:g} s for {what}; raise the deadline or look into the run's logs."
+            ) from error
         raise
     except RayTaskError as error:
         raise _explained(error, what) from error

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from miles_core import env
-
 from miles_cli.run_config import RaySection
+from miles_core import env
 
 QUIET = {
     # Ray notices `uv run` and would build the environment a second time for its workers.
@@ -62,6 +61,13 @@ class Cluster:
             for number, info in enumerate(started):
                 found[f"ray/{kind}" + (f"-{number}" if number else "")] = info.process.pid
         return found
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that Ray sees."""
+        import ray
+
+        return int(ray.cluster_resources().get("GPU", 0))
 
     def _arguments(self) -> dict[str, Any]:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}

@@ -5,10 +5,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from miles_core.errors import EngineError, MilesError
-
 from miles_cli.pipeline.placement import Place
 from miles_cli.pipeline.router_client import RouterClient
+from miles_core.errors import EngineError, MilesError
 
 MAX_RESTARTS = 5
 """Restarts of one engine in a run; one more death ends the run."""
@@ -31,8 +30,8 @@ class Slot:
 class EngineFleet:
     """Starts engines and replaces dead ones.
 
-    spawn: a place -> a fresh actor; boot: an actor -> (url, pid) of a serving engine, with its own deadline.
-    note: tells the user; changed: called after the processes changed.
+    spawn: a place -> a fresh actor; boot: a slot with a fresh actor -> (url, pid) of a serving engine, under a
+    deadline. note: tells the user.
     """
 
     def __init__(
@@ -41,13 +40,13 @@ class EngineFleet:
         *,
         spawn: Callable[[Place], Any],
         boot: Callable[[Slot], Awaitable[tuple[str, int]]],
-        token: str | None,
+        kill: Callable[[Any], None],
         note: Callable[[str], None],
-        changed: Callable[[], None],
+        token: str | None = None,
     ) -> None:
         self.slots = [Slot(place=place, actor=spawn(place)) for place in places]
-        self._spawn, self._boot, self._token = spawn, boot, token
-        self._note, self._changed = note, changed
+        self._spawn, self._boot, self._kill, self._note = spawn, boot, kill, note
+        self._token = token
 
     @property
     def endpoints(self) -> list[Endpoint]:
@@ -78,10 +77,10 @@ class EngineFleet:
         try:
             await self._start(slot)
         except MilesError as error:
-            # Its own death is followed like any other: the next replacement counts against the same limit.
+            # Its end is followed like any other, so the next attempt counts against the same limit.
             self._note(f"{role} did not start again: {error}")
+            self._kill(slot.actor)
             return
-        self._changed()
         await catch_up()
         await router.add_worker(slot.url)
         self._note(f"{role} is back as process {slot.pid}")

@@ -1,8 +1,8 @@
 """A small process that outlives the run by a moment and leaves nothing behind, however the run ended.
 
-The controller writes the processes of the run down a pipe. When the pipe closes, the controller is gone: by its own end,
-an error or a SIGKILL. The janitor then kills what is left of the run, removes orphaned shared memory and only then lets
-go of the run folder's lock, so that a resumed run never meets the earlier one.
+The controller writes the processes of the run down a pipe. When the pipe closes, the controller is gone: by its own
+end, an error or a SIGKILL. The janitor then kills what is left of the run, removes orphaned shared memory and only then
+lets go of the run folder's lock, so that a resumed run never meets the earlier one.
 """
 
 import os
@@ -87,8 +87,8 @@ def main() -> None:
         if int(pid) != mine:
             processes[int(pid)] = float(started)
     clean(processes)
-    if any(Path("/dev/shm").glob("miles-*")):  # noqa: S108 where Linux shows POSIX shared memory
-        from miles_sync.segment import remove_orphans
+    if any(Path("/dev/shm").glob("miles-*")):
+        from miles_sync.orphans import remove_orphans
 
         remove_orphans()
 

@@ -26,7 +26,8 @@ class Rollout:
 class Position:
     """Where a run stands between two steps: what a checkpoint holds beside the trainer's own state.
 
-    step: the next one to run. weight_version: what the engines serve then. cursor: of the data source, None at the start.
+    step: the next one to run. weight_version: what the engines serve then. cursor: of the data source, None before it
+    was used.
     """
 
     step: int = 0
@@ -80,6 +81,7 @@ class Clock:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
+        """Measure a phase."""
         begin = time.monotonic()
         try:
             yield
@@ -129,9 +131,7 @@ class Loop:
                 await self.trainers.save(position)
         return position
 
-    async def _learn(
-        self, rollout: Rollout, clock: Clock, position: Position
-    ) -> tuple[Mapping[str, float], int]:
+    async def _learn(self, rollout: Rollout, clock: Clock, position: Position) -> tuple[Mapping[str, float], int]:
         samples = [sample for group in rollout.groups for sample in group.samples]
         if not any(sample.num_tokens and sample.finish is not Finish.ABORTED for sample in samples):
             return {}, position.weight_version
@@ -146,14 +146,10 @@ class Loop:
         return trained, version
 
 
-def _record(
-    step: int, version: int, rollout: Rollout, trained: Mapping[str, float], clock: Clock
-) -> dict[str, Any]:
+def _record(step: int, version: int, rollout: Rollout, trained: Mapping[str, float], clock: Clock) -> dict[str, Any]:
     """A step's line of metrics: equal in equal runs, apart from what is under "time"."""
     merged = {**rollout.metrics, **trained}
     steady = {key: value for key, value in merged.items() if not key.startswith("time/")}
-    times = clock.times(
-        rollout_tokens=merged.get("rollout_tokens", 0.0), train_tokens=merged.get("train_tokens", 0.0)
-    )
+    times = clock.times(rollout_tokens=merged.get("rollout_tokens", 0.0), train_tokens=merged.get("train_tokens", 0.0))
     inner = {key.removeprefix("time/"): value for key, value in merged.items() if key.startswith("time/")}
     return {"step": step, "weight_version": version, **steady, "time": {**times, **inner}}

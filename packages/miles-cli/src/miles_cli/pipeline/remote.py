@@ -2,40 +2,36 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from miles_core.batch import TrainBatch
-from miles_core.errors import DeadlineError, MilesError
 
 from miles_cli.pipeline.calls import within
 from miles_cli.pipeline.engine_fleet import Endpoint
 from miles_cli.pipeline.loop import Position, Rollout
+from miles_cli.pipeline.resume import write_position
+from miles_core.batch import TrainBatch
+from miles_core.errors import MilesError, RolloutError
+from miles_megatron.checkpoint import CheckpointStore
 
 PROGRESS_S = 0.2
 
 
 class RemoteTrainers:
-    """All ranks as one. Whatever touches the weights holds one lock, and a push never carries weights of another step.
-
-    publish: makes a complete folder the checkpoint of a position; runs in rank 0's process.
-    """
+    """All ranks as one. Whatever touches the weights holds one lock, and no push carries weights under a version that
+    is not theirs."""
 
     def __init__(
         self,
         ranks: Sequence[Any],
         *,
         endpoints: Callable[[], list[Endpoint]],
-        publish: Callable[..., None],
-        checkpoints: Path,
-        keep: int,
+        store: CheckpointStore,
         timeout_s: float,
         note: Callable[[str], None],
     ) -> None:
         self._ranks = ranks
         self._endpoints = endpoints
-        self._publish, self._checkpoints, self._keep = publish, checkpoints, keep
+        self._store = store
         self._timeout_s = timeout_s
         self._note = note
         self._lock = asyncio.Lock()
@@ -67,14 +63,11 @@ class RemoteTrainers:
                 await self._push(self._version)
 
     async def save(self, position: Position) -> None:
-        """Every rank writes its share, rank 0 publishes the whole."""
+        """Every rank writes its share into one folder, which is published whole or not at all."""
         async with self._lock:
-            unfinished = self._checkpoints / f".step-{position.step:06d}.unfinished"
-            await self._all("checkpoint", "save", unfinished)
-            call = self._ranks[0].call.remote(
-                self._publish, unfinished, self._checkpoints, position.step, asdict(position), self._keep
-            )
-            await within(self._timeout_s, f"publishing the checkpoint of step {position.step}", call)
+            with self._store.writing(position.step) as folder:
+                await self._all("checkpoint", "save", folder)
+                write_position(folder, position)
 
     async def load(self, folder: Path, version: int) -> None:
         """Continue from a checkpoint: trainer state on every rank, then its weights on every engine."""
@@ -102,32 +95,42 @@ class RemoteTrainers:
 
 
 class RemoteRollouts:
-    """The rollout process. timeout_s: of one step's rollouts, all waves of it and their rewards."""
+    """The rollout process. timeout_s: of one step's rollouts, all waves of them and their rewards.
 
-    def __init__(self, actor: Any, *, timeout_s: float, advance: Callable[[int, int], None]) -> None:
+    blocked_s: longest that agent code may keep the event loop of all agents from running.
+    """
+
+    def __init__(self, actor: Any, *, timeout_s: float, blocked_s: float, advance: Callable[[int, int], None]) -> None:
         self._actor = actor
-        self._timeout_s = timeout_s
+        self._timeout_s, self._blocked_s = timeout_s, blocked_s
         self._advance = advance
 
     async def run(self, step: int) -> Rollout:
         """The groups of one step; progress is reported while they are played out."""
-        reporting = asyncio.create_task(self._report())
+        what = f"the rollouts of step {step}"
+        playing = asyncio.ensure_future(within(self._timeout_s, what, self._actor.play.remote(step)))
+        following = asyncio.ensure_future(self._follow(step))
         try:
-            return await within(self._timeout_s, f"the rollouts of step {step}", self._actor.play.remote(step))
-        except DeadlineError as error:
-            raise DeadlineError(
-                f"the rollouts of step {step} did not end within {self._timeout_s:g} s although each has its own "
-                "deadline: agent or reward code blocks the event loop; make it async, or a plain function."
-            ) from error
+            await asyncio.wait({playing, following}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done() and not playing.done():
+                following.result()
+            return await playing
         finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
+            for task in (playing, following):
+                task.cancel()
+            await asyncio.gather(playing, following, return_exceptions=True)
 
-    async def _report(self) -> None:
+    async def _follow(self, step: int) -> None:
+        """Report progress; RolloutError when agent code blocks the event loop that all agents share."""
         while True:
             await asyncio.sleep(PROGRESS_S)
             try:
                 progress = await within(30.0, "the progress of the rollouts", self._actor.progress.remote())
             except MilesError:
-                return  # the rollout call itself says what is wrong
+                return  # the call that plays them says what is wrong
             self._advance(progress.done, progress.tokens)
+            if progress.blocked_s > self._blocked_s:
+                raise RolloutError(
+                    f"step {step}: agent code has blocked the event loop for {progress.blocked_s:.0f} s "
+                    f"(allowed are {self._blocked_s:g} s); use async calls in it, or make it a plain function."
+                )

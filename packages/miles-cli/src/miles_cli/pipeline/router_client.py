@@ -3,6 +3,7 @@
 from typing import Any
 
 import httpx
+
 from miles_core.errors import MilesError
 
 
@@ -39,7 +40,9 @@ class RouterClient:
         try:
             answer = await self._http.post(path, json=body)
         except httpx.HTTPError as error:
-            raise MilesError(f"the router at {self.url} did not answer {path}: {type(error).__name__} {error}") from error
+            raise MilesError(
+                f"the router at {self.url} did not answer {path}: {type(error).__name__} {error}"
+            ) from error
         if answer.status_code == 404 and missing_ok:
             return
         if answer.status_code != 200:

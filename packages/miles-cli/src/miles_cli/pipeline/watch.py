@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from miles_core.errors import MilesError
 from ray.exceptions import RayError
 
 from miles_cli.pipeline.calls import ProcessLostError, last_line
+from miles_core.errors import MilesError
 
 T = TypeVar("T")
 Lost = Callable[[str], Awaitable[None]]
@@ -44,7 +44,7 @@ class Watch:
         """The result of `work`, cancelled and replaced by the sentence of the first vital process that dies."""
         task = asyncio.create_task(work)
         try:
-            await asyncio.wait({task, self._fatal}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([task, self._fatal], return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
             if self._fatal.done():
                 self._fatal.result()
             return await self._explained(task)

@@ -1,0 +1,175 @@
+"""What stands behind each protocol: the only place that knows concrete classes.
+
+Every function here runs inside the process that it builds for, and imports there what it needs.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from miles_cli.pipeline.actors import Player, Progress, Server
+from miles_cli.pipeline.loop import Rollout
+from miles_cli.run_config import EnginesConfig, RunConfig, SessionsSection, SftRunConfig, WeightsConfig
+
+if TYPE_CHECKING:
+    from miles_core.data.jsonl import JsonlSource
+    from miles_core.rewards.score import RewardRunner
+    from miles_core.rollout.sync_loop import RolloutLoop
+    from miles_megatron.torch_backend.backend import TorchBackend
+    from miles_router.config import RouterConfig
+    from miles_sync.push import PushReport
+
+Push = Callable[["TorchBackend", int, Sequence[tuple[str, str | None]]], Mapping[str, Any]]
+
+
+def trainer(config: RunConfig | SftRunConfig, model: Path, rank: int, rendezvous: str | None) -> "TorchBackend":
+    """One rank of the training backend."""
+    from miles_megatron.torch_backend.backend import TorchBackend
+    from miles_megatron.torch_backend.config import TorchBackendConfig
+
+    section = config.trainer
+    own = {name: getattr(section, name) for name in TorchBackendConfig.model_fields}
+    return TorchBackend(
+        TorchBackendConfig(**own),
+        model_dir=model,
+        algorithm=config.algorithm,
+        rank=rank,
+        world_size=section.ranks,
+        rendezvous=rendezvous,
+        seed=config.run.seed,
+    )
+
+
+def pusher(config: WeightsConfig, router_url: str, router_token: str | None) -> Push:
+    """What takes rank 0's weights to the engines, and tells the router before they go on generating."""
+    from miles_cli.pipeline.router_client import RouterClient
+    from miles_core.errors import WeightSyncError
+    from miles_sync.push import WeightPusher
+    from miles_sync.receivers.endpoint import EngineEndpoint
+
+    sender = WeightPusher(config, [])
+
+    async def push(backend: "TorchBackend", version: int) -> "PushReport":
+        router = RouterClient(router_url, token=router_token)
+
+        async def announce(report: "PushReport") -> None:
+            for url, reason in report.failed.items():
+                await router.quarantine(url, reason)
+            await router.weight_version(report.version)
+
+        try:
+            return await sender.push(backend.weights(), version, announce=announce)
+        finally:
+            await router.close()
+
+    def send(backend: "TorchBackend", version: int, engines: Sequence[tuple[str, str | None]]) -> Mapping[str, Any]:
+        sender.set_engines([EngineEndpoint(url, token=token) for url, token in engines])
+        try:
+            return asdict(asyncio.run(push(backend, version)))
+        except WeightSyncError as error:
+            raise WeightSyncError(str(error)) from None  # in a form that travels between processes
+
+    return send
+
+
+def router(config: "RouterConfig") -> Server:
+    """The router, listening on loopback."""
+    from miles_router.app import create_router_app
+    from miles_router.serve import ServerThread
+
+    return ServerThread(create_router_app(config)).start()
+
+
+def warm_sessions() -> None:
+    """Import what the session server needs."""
+    import miles_router.serve
+    import miles_router.sessions.app  # noqa: F401
+
+
+def sessions(
+    section: SessionsSection, model: Path, router_url: str, router_token: str | None, token: str | None
+) -> Server:
+    """The session server in front of the router, listening on loopback."""
+    from miles_router.serve import ServerThread
+    from miles_router.sessions.app import create_session_app
+    from miles_router.sessions.config import SessionServerConfig
+
+    config = SessionServerConfig(
+        engine_url=router_url, engine_token=router_token, token=token, model_dir=model, **section.model_dump()
+    )
+    return ServerThread(create_session_app(config)).start()
+
+
+def warm_engine(config: EnginesConfig) -> None:
+    """Import what the engine needs, while its model may still be in the making."""
+    if config.type == "local":
+        import miles_cli.engines.local  # noqa: F401
+
+
+def engine(config: EnginesConfig, model: Path, token: str | None) -> Server:
+    """One engine, listening on loopback."""
+    raise NotImplementedError
+
+
+def warm_rollouts(config: RunConfig) -> None:
+    """Load agent, reward and prompts once: a fault in one of them is found here."""
+    from miles_core.rollout import sync_loop  # noqa: F401
+
+    source(config, None)
+
+
+def source(config: RunConfig, cursor: Mapping[str, Any] | None) -> "JsonlSource":
+    """The prompts, from the cursor on."""
+    from miles_core.data.jsonl import JsonlSource
+
+    prompts = JsonlSource(config.data, seed=config.run.seed)
+    if cursor is not None:
+        prompts.restore(cursor)
+    return prompts
+
+
+def rollouts(
+    config: RunConfig,
+    session_url: str,
+    token: str | None,
+    cursor: Mapping[str, Any] | None,
+    model: Path,
+    samples: Path,
+) -> Player:
+    """What plays out a step in the rollout process."""
+    from miles_core.rewards.score import RewardRunner
+    from miles_core.rollout.sync_loop import RolloutLoop
+
+    judge = RewardRunner(config.reward)
+    player = _Player(source(config, cursor), judge, samples)
+    player.loop = RolloutLoop(
+        config.rollout,
+        session_url=session_url,
+        token=token,
+        seed=config.run.seed,
+        judge=judge,
+        on_progress=player.advance,
+    )
+    return player
+
+
+class _Player:
+    def __init__(self, prompts: "JsonlSource", judge: "RewardRunner", samples: Path) -> None:
+        self._prompts, self._judge, self._samples = prompts, judge, samples
+        self.loop: RolloutLoop | None = None
+        self._report: Callable[[Progress], None] | None = None
+
+    async def play(self, step: int, report: Callable[[Progress], None]) -> Rollout:
+        assert self.loop is not None
+        self._report = report
+        played = await self.loop.run(step, self._prompts)
+        return Rollout(groups=played.groups, metrics=dict(played.metrics), cursor=self._prompts.state())
+
+    def advance(self, done: int, total: int, tokens: int) -> None:
+        if self._report is not None:
+            self._report(Progress(done=done, total=total, tokens=tokens))
+
+    async def close(self) -> None:
+        await self._judge.close()
