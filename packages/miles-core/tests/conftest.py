@@ -9,11 +9,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from miles_core.prompt import Prompt, SamplingConfig
 from miles_core.protocols import RolloutContext
 from miles_core.sample import Finish, Origin, Sample, Span
 from miles_core.sample_codec import encode
+
+# Time limits of single examples say how busy the machine is, nothing about the code.
+settings.register_profile("miles", deadline=None)
+settings.load_profile("miles")
 
 
 @dataclass

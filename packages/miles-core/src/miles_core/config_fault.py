@@ -63,7 +63,7 @@ def _describe(cls: type[BaseModel], merged: Mapping[str, Any], given: Mapping[st
     if kind == "extra_forbidden":
         return _unknown_key(path, parent, merged, given, origin)
     if kind == "missing":
-        return f"{where}: expected a value, found none; set {key}."
+        return f"{key}: expected a value, found none; set it."
     if kind == "value_error":
         return f"{where}: {_full_stop(str(context.get('error', fault['msg'])))}"
     if kind == "union_tag_not_found":
@@ -72,7 +72,9 @@ def _describe(cls: type[BaseModel], merged: Mapping[str, Any], given: Mapping[st
         found = str(context.get("tag"))
         tags = _tag_names(parent)
         origin = _origin(given, [*path, "type"])
-        return f"{key}.type (from {origin}): expected one of {_tags(parent)}, found {found!r}{nearest(found, tags)}."
+        return (
+            f"{key}.type (from {origin}): expected one of {_tags(parent)}, found {found!r}{nearest(found, tags) or '.'}"
+        )
     return f"{where}: expected {_expected(kind, context, fault['msg'])}, found {_found(fault['input'])}."
 
 
@@ -89,14 +91,14 @@ def _unknown_key(
             f"{start}{_dotted(table)}.type is {chosen!r} (from {type_origin}), which has no key {name!r}; "
             f"remove the key, or replace the whole table; valid are {', '.join(sorted(fields))}."
         )
-    hint = nearest(name, fields) or f"; valid are {', '.join(sorted(fields))}"
-    return f"{start}unknown key {name!r}{hint}."
+    hint = nearest(name, fields) or f"; valid are {', '.join(sorted(fields))}."
+    return f"{start}unknown key {name!r}{hint}"
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
-    """`"; did you mean 'shuffle'?"` without its full stop, or nothing when no name is near."""
+    """The end of a sentence: `"; did you mean 'shuffle'?"`, or nothing when no name is near."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}" if close else ""
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _locate(cls: type[BaseModel], loc: Sequence[str | int]) -> tuple[list[str | int], Any]:
