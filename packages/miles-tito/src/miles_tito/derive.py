@@ -131,11 +131,11 @@ class Deriver:
 
     def _end_of_turn(self, shown: str, last: Placed, first: int, role: str) -> tuple[int, str]:
         """Start and text of the stop that ends the last turn."""
-        traces = [shown.find(word) + len(word) for word in last.words if 0 <= shown.find(word) < first]
-        after = max(traces, default=-1)
-        if after < 0:
+        places = [shown.find(word) for word in last.words]
+        after = max(place + len(word) for place, word in zip(places, last.words, strict=True))
+        if any(not 0 <= shown.find(word) < first for word in last.needed):
             raise NotExtendable(
-                "the template does not show the last assistant turn before the new message",
+                "the template does not show the last assistant turn, or its tool calls, before the new message",
                 role=role,
                 help="Start a new branch from the whole conversation.",
             )

@@ -9,10 +9,19 @@ from miles_core.messages import text_of
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A message with sentinels for its text, and the sentinels in the order they must appear."""
+    """A message with sentinels for its text; needed are those that a template may not drop.
+
+    Beside tool calls the text may be dropped: it is the calls that must survive.
+    """
 
     message: dict[str, Any]
     words: tuple[str, ...]
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The sentinels of the calls, or that of the content where there are none."""
+        calls = len(self.message.get("tool_calls") or ())
+        return self.words[-calls:] if calls else self.words
 
 
 def sentinel(name: str, number: int) -> str:

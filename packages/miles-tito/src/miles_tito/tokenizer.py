@@ -85,6 +85,11 @@ class ChatTokenizer:
         """The chat template with its arguments."""
         return self._template
 
+    @property
+    def deriver(self) -> Deriver:
+        """What derives suffixes from the template."""
+        return self._deriver
+
     def begin(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, *, now: datetime | None = None
     ) -> Transcript:

@@ -1,0 +1,27 @@
+"""A vocabulary for a template that comes without one."""
+
+import re
+
+from miles_tito.profile import CALLS, SAYS, TOOL, USER, try_render
+from miles_tito.render import ChatTemplate, literals_of, mentions
+from miles_tito.vocabulary import Vocabulary
+
+_CONTROL = re.compile(
+    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜<>\s]{1,40}｜>"  # <|im_end|> and its full-width kin
+    r"|<\|/?[a-z_]{1,40}>|<[a-z_]{1,40}\|>"  # <|turn>, <turn|>
+    r"|</?s>|\[/?[A-Z][A-Z_]{2,40}\]|\[gMASK\]|<sop>"
+    r"|<(?:start|end)_of_[a-z_]{1,40}>|<seed:[a-z_]{1,40}>"
+    r"|\]~!?b[\]\[]|\[e~\[|</?(?:think|tool_call|tool_response|tool_calls|answer)>"
+)
+_DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+
+
+def default_vocabulary(source: str) -> Vocabulary:
+    """The 256 bytes and every control token the template writes; `bos_token` and the like only where it uses them."""
+    special = {name: token for name, token in _DEFAULTS.items() if mentions(source, name)}
+    template = ChatTemplate(source, special_tokens=special)
+    texts = [literals_of(source)]
+    for messages in ([USER, SAYS, USER], [{"role": "system", "content": "s"}, USER, CALLS, TOOL]):
+        texts.append(try_render(template, messages, generation_prompt=True) or "")
+    found = [match[0] for text in texts for match in _CONTROL.finditer(text)]
+    return Vocabulary.of_bytes([*special.values(), *found], special_tokens=special)
