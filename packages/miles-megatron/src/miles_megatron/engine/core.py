@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -90,7 +90,7 @@ class EngineCore:
 
     async def generate(
         self, input_ids: Sequence[int], params: SamplingParams, *, rid: str | None = None, stream: bool = False
-    ) -> AsyncIterator[Completion]:
+    ) -> AsyncGenerator[Completion, None]:
         """Yield the finished completion, after one for every step with new tokens when `stream`; all are cumulative.
 
         EngineError with status 400 for a prompt that cannot be served. Leaving the iterator early aborts the request.
@@ -117,7 +117,7 @@ class EngineCore:
         try:
             return await anext(stream)
         finally:
-            await stream.aclose()  # type: ignore[attr-defined]
+            await stream.aclose()
 
     async def abort(self, rid: str | None = None) -> int:
         """End one request, or all when no `rid` is given; how many ended. They answer with what they have."""
@@ -137,13 +137,21 @@ class EngineCore:
         """Forget all kept prefixes."""
         await self._command(self._loop.flush, "a cache flush")
 
+    @property
+    def weight_update_open(self) -> bool:
+        """Whether a transaction is open."""
+        return self._loop.weights.open
+
     async def begin_weight_update(self) -> None:
         """Open a transaction, dropping one left open."""
         self._loop.weights.begin()
 
-    async def stage_weights(self, tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
-        """Stage tensors in the open transaction, off the event loop; their names. WeightSyncError names a misfit."""
-        return await asyncio.to_thread(self._loop.weights.stage, tensors)
+    async def stage_weights(self, tensors: Iterable[tuple[str, Tensor]], *, copy: bool = True) -> list[str]:
+        """Stage tensors in the open transaction, off the event loop; their names. WeightSyncError names a misfit.
+
+        copy: False keeps the tensors themselves; nobody else may then change them.
+        """
+        return await asyncio.to_thread(self._loop.weights.stage, tensors, copy=copy)
 
     async def commit_weights(self, version: str, *, partial: bool = False) -> int:
         """Put in everything staged as `version`, all or none, between two steps; how many tensors.

@@ -17,7 +17,7 @@ class _Entry:
 
 
 class PrefixIndex:
-    """Pages by the digest of everything up to and including them, under one set of weights: `clear` when they change."""
+    """Pages by the digest of all up to and including them, under one set of weights: `clear` it when they change."""
 
     def __init__(self, pages: int) -> None:
         self._free = list(range(pages))

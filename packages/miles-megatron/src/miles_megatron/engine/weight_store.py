@@ -31,18 +31,19 @@ class WeightStore:
         with self._lock:
             self._staged = {}
 
-    def stage(self, tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
-        """Keep copies of tensors of a parameter's name, shape and element type; their names.
+    def stage(self, tensors: Iterable[tuple[str, Tensor]], *, copy: bool = True) -> list[str]:
+        """Keep tensors of a parameter's name, shape and element type; their names.
 
+        copy: False takes the tensors themselves, which nobody else may then change.
         WeightSyncError names the tensor that does not fit; the transaction stays open, so that the sender decides.
         """
         names = []
         for name, tensor in tensors:
-            copy = self._fitting(name, tensor)
+            kept = self._fitting(name, tensor).to(self._targets[name].device, copy=copy)
             with self._lock:
                 if self._staged is None:
                     raise WeightSyncError(f"tensor {name}: expected begin_weight_update before it; nothing is open.")
-                self._staged[self._aliases[id(self._targets[name])]] = copy
+                self._staged[self._aliases[id(self._targets[name])]] = kept
             names.append(name)
         return names
 
@@ -80,4 +81,4 @@ class WeightStore:
                 f"tensor {name}: expected {list(target.shape)} of {target.dtype}, "
                 f"found {list(tensor.shape)} of {tensor.dtype}."
             )
-        return tensor.detach().to(target.device, copy=True)
+        return tensor.detach()

@@ -1,0 +1,1 @@
+"""The engines a run can use: ours and SGLang, behind the same HTTP surface."""
