@@ -110,6 +110,8 @@ class FakeEngine:
         body = b""
         while True:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                return
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
@@ -215,13 +217,22 @@ class Bench:
         self._stack = stack
         self.chat = chat
         self.model_dir = model_dir
+        self._servers: list[ServerThread] = []
+        stack.callback(self._stop)
+
+    def _stop(self) -> None:
+        for server in self._servers:
+            server.request_stop()
+        for server in self._servers:
+            server.stop()
 
     def engine(self, script=None) -> tuple[FakeEngine, str]:
         engine = FakeEngine(self.chat, script)
         return engine, self.serve(engine)
 
     def serve(self, app) -> str:
-        return self._stack.enter_context(ServerThread(app)).url
+        self._servers.append(ServerThread(app).start())
+        return self._servers[-1].url
 
     def router(self, *urls: str, health: dict | None = None, **options):
         checks = HealthConfig(**{"interval_s": 0.05, "max_backoff_s": 0.2, "timeout_s": 1.0, **(health or {})})

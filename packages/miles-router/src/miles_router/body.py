@@ -1,5 +1,6 @@
 """The body of a proxied request: kept whole while small, streamed with back-pressure when large."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from miles_core.errors import MilesError
@@ -27,8 +28,12 @@ class RequestBody:
         self._read = 0
         self.data = b""
         self.complete = False
+        self.end = asyncio.Event()
+        """Set when the body is complete."""
         self.streamed = False
         """True once more than `data` was handed on, so that the body cannot be sent a second time."""
+        self.error: BodyTooLargeError | ClientGoneError | None = None
+        """Why the body could not be read to its end; the HTTP client reports that as a failure of its own."""
 
     async def fill(self) -> None:
         """Read until the end, or until `keep_bytes` are there."""
@@ -47,10 +52,14 @@ class RequestBody:
     async def _next(self) -> bytes:
         message = await self._receive()
         if message["type"] == "http.disconnect":
-            raise ClientGoneError("the caller left before its request was read.")
+            self.error = ClientGoneError("the caller left before its request was read.")
+            raise self.error
         part: bytes = message.get("body", b"")
         self._read += len(part)
         if self._read > self._limit:
-            raise BodyTooLargeError(f"expected a body of at most {self._limit} bytes, found more.")
-        self.complete = not message.get("more_body", False)
+            self.error = BodyTooLargeError(f"expected a body of at most {self._limit} bytes, found more.")
+            raise self.error
+        if not message.get("more_body", False):
+            self.complete = True
+            self.end.set()
         return part

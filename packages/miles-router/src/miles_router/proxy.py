@@ -77,14 +77,13 @@ class Proxy:
             self._metrics.answers.labels(call.status).inc()
 
     async def _watched(self, call: _Call, receive: Receive) -> None:
-        if not call.body.complete:
-            await self._forward(call)
-            return
         forward = asyncio.current_task()
         gone = False
 
         async def watch() -> None:
             nonlocal gone
+            # Until then it is the body's reader that notices.
+            await call.body.end.wait()
             while (await receive())["type"] != "http.disconnect":
                 pass
             gone = True
@@ -133,33 +132,46 @@ class Proxy:
 
     async def _exchange(self, call: _Call, lease: Lease) -> None:
         """Send the request to the leased worker and pass its answer on."""
-        url = lease.worker.url
-        try:
-            answer = await self._session.request(
-                call.scope["method"],
-                URL(url + call.target, encoded=True),
-                data=(call.body.data or None) if call.body.complete and not call.body.streamed else call.body.stream(),
-                headers=call.headers,
-                allow_redirects=False,
-            )
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            lease.failed(f"connection failed: {error}", fatal=True)
-            raise NeverStartedError(f"{url} could not be reached ({error})") from error
-        except aiohttp.SocketTimeoutError as error:
-            lease.failed("silent past the deadline")
-            raise AnswerFailedError(504, f"waited {self._config.idle_timeout_s:g} s for {url} to answer.") from error
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-            lease.failed(f"closed the connection: {error}")
-            raise NeverStartedError(f"{url} closed the connection before it answered") from error
-        except aiohttp.ClientError as error:
-            lease.failed(f"malformed answer: {error}")
-            raise AnswerFailedError(502, f"{url} sent a malformed answer: {error}.") from error
+        answer = await self._ask(call, lease)
         try:
             await self._pass_on(call, answer, lease)
         finally:
             if not call.status:
                 answer.close()
             answer.release()
+
+    async def _ask(self, call: _Call, lease: Lease) -> aiohttp.ClientResponse:
+        """The head of the worker's answer."""
+        body = call.body
+        try:
+            return await self._session.request(
+                call.scope["method"],
+                URL(lease.worker.url + call.target, encoded=True),
+                data=(body.data or None) if body.complete and not body.streamed else body.stream(),
+                headers=call.headers,
+                allow_redirects=False,
+            )
+        except aiohttp.ClientError as error:
+            raise self._fault(call, lease, error) from error
+
+    def _fault(self, call: _Call, lease: Lease, error: aiohttp.ClientError) -> Exception:
+        """What it means that the worker gave no head of an answer, and whose fault it is."""
+        url = lease.worker.url
+        if call.body.error is not None:
+            return call.body.error
+        match error:
+            case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
+                lease.failed(f"connection failed: {error}", fatal=True)
+                return NeverStartedError(f"{url} could not be reached ({error})")
+            case aiohttp.SocketTimeoutError():
+                lease.failed("silent past the deadline")
+                return AnswerFailedError(504, f"waited {self._config.idle_timeout_s:g} s for {url} to answer.")
+            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
+                lease.failed(f"closed the connection: {error}")
+                return NeverStartedError(f"{url} closed the connection before it answered")
+            case _:
+                lease.failed(f"malformed answer: {error}")
+                return AnswerFailedError(502, f"{url} sent a malformed answer: {error}.")
 
     async def _pass_on(self, call: _Call, answer: aiohttp.ClientResponse, lease: Lease) -> None:
         headers = passed_on(answer.raw_headers, ANSWER_DROPS)

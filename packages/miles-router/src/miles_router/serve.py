@@ -83,9 +83,13 @@ class ServerThread:
             time.sleep(0.005)
         return self
 
+    def request_stop(self) -> None:
+        """Let the server begin to end, without waiting for it."""
+        self._server.should_exit = True
+
     def stop(self, *, timeout_s: float = 10.0) -> None:
         """End the server and its thread; calls that still run after a second are cut."""
-        self._server.should_exit = True
+        self.request_stop()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._server.force_exit = True
