@@ -73,13 +73,14 @@ class Alignment:
 
 
 def align(
-    canonical: str, fixed: Sequence[str], sampled: Sequence[str], *, marker: Marker, stops: Collection[str]
+    canonical: str, fixed: Sequence[str], sampled: Sequence[str | None], *, marker: Marker, stops: Collection[str]
 ) -> Alignment:
     """Find the fixed texts (prompt, then what follows each sampled turn) in the canonical text, in order.
 
-    All texts are marked. `sampled` are the texts of the turns between. What lies between two fixed texts may differ
-    from the sampled turn in any way but one: it must not hold more structure (stops, and the control tokens that open
-    a message after one) than the turn does, or a message that the transcript lacks could hide there.
+    All texts are marked. `sampled` are the texts of the turns between, None for one that is not known. What lies
+    between two fixed texts may differ from the sampled turn in any way but one: it must not hold more structure (stops,
+    and the control tokens that open a message after one) than the turn does, or a message that the transcript lacks
+    could hide there.
     """
     structure = structure_of(fixed, marker, stops)
     bodies: list[str] = []
@@ -93,7 +94,9 @@ def align(
             continue
         if turn:
             bodies.append(canonical[cursor:at])
-            differences += hidden(bodies[-1], sampled[turn - 1], turn - 1, structure=structure, marker=marker)
+            text_of_turn = sampled[turn - 1]
+            if text_of_turn is not None:
+                differences += hidden(bodies[-1], text_of_turn, turn - 1, structure=structure, marker=marker)
         cursor = at + len(text)
     bodies.append(canonical[cursor:])
     return Alignment(bodies=tuple(bodies), differences=tuple(differences))

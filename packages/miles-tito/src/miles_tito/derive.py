@@ -6,8 +6,8 @@ A suffix counts as proved when every new message's sentinel is in it, in order a
 either the accumulated transcript's own (history rendered whole) or has been shown not to matter (`prove`).
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -25,23 +25,26 @@ USER: Message = {"role": "user", "content": "u"}
 class Suffix:
     """What the template writes from an assistant turn's end on, marked.
 
-    text: starts with `marker`, ends with the next generation prompt. exact: the text of the new messages stands where
-    their sentinels stood, unchanged or trimmed. body: the turn before it, with sentinels (of `whole` only).
+    text: starts with `marker`, ends with the next generation prompt. body: the turn before it as the template writes
+    it, with sentinels for its text; only `Deriver.whole` gives it.
     """
 
     text: str
     marker: str
-    exact: bool
     body: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What came before the last assistant turn, as messages and as the fixed texts of the transcript (see `align`)."""
+    """What came before and in the last assistant turn.
+
+    messages: those before the turn. fixed: the transcript's fixed texts (see `compare.align`), one more than there are
+    turns before. sampled: texts of the turns, the last one included, None where it is not known.
+    """
 
     messages: tuple[Message, ...]
     fixed: tuple[str, ...]
-    sampled: tuple[str, ...]
+    sampled: tuple[str | None, ...]
 
 
 class Deriver:
@@ -53,27 +56,57 @@ class Deriver:
         self.stops = tuple(stops)
         self.prefills = tuple(sorted(prefills, key=len, reverse=True))
 
-    def bounded(self, turn: Message, new: Sequence[Message], now: datetime) -> Suffix:
-        """The suffix in a context of one user message and the turn: the cost does not depend on the history."""
-        suffix, _ = self._derive((USER,), turn, new, tools=(), now=now)
-        return suffix
+    def bounded(self, turn: Message, new: Sequence[Message], now: datetime) -> Suffix | None:
+        """The suffix in a context of one user message and the turn: the cost does not depend on the history.
+
+        None when the render of the real messages is not that of the sentinels with the text put in their place: then
+        only the real history can tell.
+        """
+        role = new[0]["role"]
+        last, placed = with_sentinels(turn, "turn", 0), all_with_sentinels(new, "new")
+        shown = self.marked([USER, last.message, *(p.message for p in placed)], (), now, role)
+        start, stop = self._cut(shown, last, placed, role)
+        real = self.marked([USER, turn, *new], (), now, role)
+        texts = [self.marker.mark(message["content"]) if OPEN in real else message["content"] for message in new]
+        for trim in _TRIMS:
+            text = _replaced(shown[start:], placed, [trim(text) for text in texts])
+            if real.endswith(text):
+                return Suffix(text=text, marker=stop)
+        return None
 
     def whole(
         self, history: History, turn: Message, new: Sequence[Message], tools: Sequence[Message], now: datetime
     ) -> Suffix:
-        """The suffix in the real history, whose render must agree with the transcript's fixed texts."""
-        suffix, before = self._derive(history.messages, turn, new, tools=tools, now=now)
-        found = self.align(before, history.fixed, history.sampled)
-        if found.differences:
-            raise NotExtendable(
-                "the template changes earlier text when the message is added",
-                role=new[0]["role"],
-                divergence=found.differences[0].divergence,
-                help="Start a new branch from the whole conversation, or use a template that only appends.",
-            )
-        return replace(suffix, body=found.bodies[-1])
+        """The suffix in the real history; the render of everything must agree with the transcript's fixed texts."""
+        role = new[0]["role"]
+        last, placed = with_sentinels(turn, "turn", 0), all_with_sentinels(new, "new")
+        shown = self.marked([*history.messages, last.message, *(p.message for p in placed)], tools, now, role)
+        start, stop = self._cut(shown, last, placed, role)
+        real = self.marked([*history.messages, last.message, *new], tools, now, role)
+        end = start + len(stop)
+        if real[:end] != shown[:end]:
+            raise _refusal("the text of the new message changes what stands before it", role, shown[:end], real[:end])
+        bodies = self._agreed(real[:start], history.fixed, history.sampled[:-1], role)
+        suffix = Suffix(text=real[start:], marker=stop, body=bodies[-1])
+        complete = self.marked([*history.messages, turn, *new], tools, now, role)
+        self._agreed(complete, (*history.fixed, suffix.text), history.sampled, role)
+        return suffix
 
-    def align(self, canonical: str, fixed: Sequence[str], sampled: Sequence[str]) -> Alignment:
+    def _agreed(self, text: str, fixed: Sequence[str], sampled: Sequence[str | None], role: str) -> tuple[str, ...]:
+        found = self.align(text, fixed, sampled)
+        if found.differences:
+            divergence = found.differences[0].divergence
+            raise NotExtendable(_CHANGES, role=role, divergence=divergence, help=_APPENDING)
+        return found.bodies
+
+    def _cut(self, shown: str, last: Placed, placed: Sequence[Placed], role: str) -> tuple[int, str]:
+        """Where the suffix starts in the render with sentinels, and the stop it starts with."""
+        first = self._first_new(shown, placed, role)
+        start, stop = self._end_of_turn(shown, last, first, role)
+        self._check_order(shown[start:], placed, role)
+        return start, stop
+
+    def align(self, canonical: str, fixed: Sequence[str], sampled: Sequence[str | None]) -> Alignment:
         """`compare.align` with this template's stops, the fixed texts trimmed."""
         return align(canonical, self.trim(fixed), sampled, marker=self.marker, stops=self.stops)
 
@@ -89,34 +122,6 @@ class Deriver:
     def prefill_of(self, text: str) -> str:
         """The part of the turn that the generation prompt at the end of the text already wrote."""
         return next((prefill for prefill in self.prefills if text.endswith(prefill)), "")
-
-    def _derive(
-        self,
-        history: Sequence[Message],
-        turn: Message,
-        new: Sequence[Message],
-        *,
-        tools: Sequence[Message],
-        now: datetime,
-    ) -> tuple[Suffix, str]:
-        role = new[0]["role"]
-        last = with_sentinels(turn, "turn", 0)
-        placed = all_with_sentinels(new, "new")
-        shown = self.marked([*history, last.message, *(p.message for p in placed)], tools, now, role)
-        real = self.marked([*history, last.message, *new], tools, now, role)
-        first = self._first_new(shown, placed, role)
-        start, stop = self._end_of_turn(shown, last, first, role)
-        end = start + len(stop)
-        self._check_order(shown[end:], placed, role)
-        if real[:end] != shown[:end]:
-            raise NotExtendable(
-                "the text of the new message changes what stands before it",
-                role=role,
-                divergence=Divergence.between(shown[:end], real[:end]),
-                help="Start a new branch from the whole conversation.",
-            )
-        exact = _substitutes(shown[start:], unmarked(real[start:]), placed, new)
-        return Suffix(text=real[start:], marker=stop, exact=exact), real[:start]
 
     def _first_new(self, shown: str, placed: Sequence[Placed], role: str) -> int:
         places = [shown.find(word) for p in placed for word in p.words]
@@ -139,11 +144,11 @@ class Deriver:
                 role=role,
                 help="Start a new branch from the whole conversation.",
             )
-        places = [
-            (place, stop) for stop in self.stops if 0 <= (place := self._find_written(shown, stop, after)) < first
-        ]
-        if places:
-            return min(places, key=lambda found: (found[0], -len(found[1])))
+        ends = [(self._find_written(shown, stop, after), -len(stop), stop) for stop in self.stops]
+        ends = [end for end in ends if 0 <= end[0] < first]
+        if ends:
+            start, _, stop = min(ends)
+            return start, stop
         raise NotExtendable(
             "the template writes no stop token between the assistant turn and the new message",
             role=role,
@@ -225,19 +230,20 @@ def render_marked(
     return placed
 
 
-def _substitutes(shown: str, real: str, placed: Sequence[Placed], new: Sequence[Message]) -> bool:
-    """True when the real suffix is the shown one with each sentinel replaced by its message's text."""
-    if any(message["role"] == "assistant" for message in new):
-        return False
-    trims = (str, str.strip, str.rstrip, str.lstrip)
-    return any(_replaced(shown, placed, new, trim) == real for trim in trims)
+_TRIMS: tuple[Callable[[str], str], ...] = (str, str.strip, str.rstrip, str.lstrip)
+_CHANGES = "the template changes earlier text when the message is added"
+_APPENDING = "Start a new branch from the whole conversation, or use a template that only appends."
 
 
-def _replaced(shown: str, placed: Sequence[Placed], new: Sequence[Message], trim: Any) -> str:
+def _refusal(reason: str, role: str, expected: str, found: str) -> NotExtendable:
+    return NotExtendable(reason, role=role, divergence=Divergence.between(expected, found), help=_APPENDING)
+
+
+def _replaced(shown: str, placed: Sequence[Placed], texts: Sequence[str]) -> str:
     parts: list[str] = []
     cursor = 0
-    for p, message in zip(placed, new, strict=True):
+    for p, text in zip(placed, texts, strict=True):
         at = shown.index(p.words[0], cursor)
-        parts += [shown[cursor:at], trim(message["content"])]
+        parts += [shown[cursor:at], text]
         cursor = at + len(p.words[0])
     return "".join(parts) + shown[cursor:]

@@ -1,6 +1,7 @@
 """What was found out about a chat template: enough to say how it behaves, and to notice when it changes."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -133,13 +134,35 @@ def _stops(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[str, ...]:
     turn = with_sentinels(SAYS, "turn", 0)
     for follow in ([], [USER], [{"role": "system", "content": "s"}]):
         found += _first_control(try_render(template, [USER, turn.message, *follow]), turn.words[-1], vocabulary.marker)
+    return tuple(dict.fromkeys([*found, *_call_stop(template, found, vocabulary.marker)]))
+
+
+def _call_stop(template: ChatTemplate, known: Sequence[str], marker: Marker) -> list[str]:
+    """What ends a turn of tool calls where no known stop does: a token after the calls, else the next opener.
+
+    A token that closes something the calls opened is neither.
+    """
     called = with_sentinels(CALLS, "turn", 0)
+    alone = try_render(template, [USER, called.message])
     shown = try_render(template, [USER, called.message, {**TOOL, "content": "zqnewaqz"}])
-    if shown and called.words[-1] in shown:
-        rest = shown[shown.index(called.words[-1]) :].split("zqnewaqz")[0]
-        if not any(stop in rest for stop in found):
-            found += _first_control(shown, called.words[-1], vocabulary.marker)
-    return tuple(dict.fromkeys(found))
+    if not alone or not shown or called.words[-1] not in alone or not shown.startswith(alone.rstrip()):
+        return []
+    after = alone.index(called.words[-1])
+    if any(stop in shown[after:].split("zqnewaqz")[0] for stop in known):
+        return []
+    written = [match[0] for match in marker.written(alone)]
+    if written and alone.rstrip().endswith(written[-1]) and not _closes(written[-1], written[:-1]):
+        return [written[-1]]
+    opener = marker.first(shown, len(alone.rstrip()))
+    return [opener[0]] if opener else []
+
+
+def _closes(token: str, before: Sequence[str]) -> bool:
+    return token.startswith("</") or _stem(token) in {_stem(other) for other in before if other != token}
+
+
+def _stem(token: str) -> str:
+    return re.sub(r"begin|start|prefix|end|stop|suffix|[^a-z]", "", token.lower())
 
 
 def _first_control(text: str | None, word: str, marker: Marker) -> list[str]:
@@ -173,8 +196,9 @@ def _prefills(template: ChatTemplate, marker: Marker) -> tuple[str, ...]:
         if called:
             shared.append(_shared(prompt, called, marker))
         plain = try_render(template, context)
+        # A render that parts from the prompt before the turn begins says nothing about how the turn begins.
         floor = len(plain) if plain is not None and prompt.startswith(plain) else 0
-        found.add(prompt[max(min(shared), floor) :])
+        found.add(prompt[min(length for length in shared if length > floor or length == len(prompt)) :])
     return tuple(sorted(found - {""}))
 
 

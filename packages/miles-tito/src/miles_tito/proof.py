@@ -39,18 +39,27 @@ def kind_of(turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
     return f"{shape}>{'+'.join(roles)}{'|tools' if with_tools else ''}"
 
 
-def prove(deriver: Deriver, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
-    """BOUNDED when the bounded suffix is that of every history which the template lets grow, else FROM_HISTORY."""
-    tools = (_TOOL,) if with_tools else ()
-    try:
-        suffix = deriver.bounded(turn, new, EPOCH)
-        for messages in _histories():
-            history = _grown(deriver, messages, tools)
-            if history is not None and deriver.whole(history, turn, new, tools, EPOCH).text != suffix.text:
-                return FROM_HISTORY
-    except NotExtendable:
-        return FROM_HISTORY
-    return BOUNDED
+class Prover:
+    """Proves kinds of append for one template; the histories it grows are kept."""
+
+    def __init__(self, deriver: Deriver) -> None:
+        self._deriver = deriver
+        self._grown: dict[bool, list[History]] = {}
+
+    def prove(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
+        """BOUNDED when the bounded suffix is that of every history which the template lets grow, else FROM_HISTORY."""
+        tools = (_TOOL,) if with_tools else ()
+        if with_tools not in self._grown:
+            grown = [_grow(self._deriver, messages, tools) for messages in _histories()]
+            self._grown[with_tools] = [history for history in grown if history is not None]
+        try:
+            suffix = self._deriver.bounded(turn, new, EPOCH)
+            for history in self._grown[with_tools]:
+                if suffix is None or self._deriver.whole(history, turn, new, tools, EPOCH).text != suffix.text:
+                    return FROM_HISTORY
+        except NotExtendable:
+            return FROM_HISTORY
+        return BOUNDED if self._grown[with_tools] else FROM_HISTORY
 
 
 def _histories() -> Iterator[list[Message]]:
@@ -78,27 +87,20 @@ def _result(number: str) -> Message:
     return {"role": "tool", "tool_call_id": number, "name": "look", "content": f"result {number}"}
 
 
-def _grown(deriver: Deriver, messages: Sequence[Message], tools: Sequence[Message]) -> History | None:
+def _grow(deriver: Deriver, messages: Sequence[Message], tools: Sequence[Message]) -> History | None:
     """The history as it grows append by append; None when the template does not let it."""
-    start = next((n for n, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
+    turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    ends = [*turns, len(messages)]
     try:
-        grown = History(
-            messages=tuple(messages[:start]),
-            fixed=(deriver.marked(messages[:start], tools, EPOCH, "user"),),
-            sampled=(),
-        )
-        while start < len(messages):
-            end = start + 1
-            while end < len(messages) and messages[end]["role"] != "assistant":
-                end += 1
-            new = messages[start + 1 : end]
-            suffix = deriver.whole(grown, messages[start], new, tools, EPOCH)
+        prompt = deriver.marked(messages[: ends[0]], tools, EPOCH, "user")
+        grown = History(messages=tuple(messages[: ends[0]]), fixed=(prompt,), sampled=(None,))
+        for place, end in zip(turns, ends[1:], strict=True):
+            suffix = deriver.whole(grown, messages[place], messages[place + 1 : end], tools, EPOCH)
             grown = History(
                 messages=tuple(messages[:end]),
                 fixed=(*grown.fixed, suffix.text),
-                sampled=(*grown.sampled, ""),
+                sampled=(*grown.sampled[:-1], suffix.body, None),
             )
-            start = end
     except NotExtendable:
         return None
     return grown

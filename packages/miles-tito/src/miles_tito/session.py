@@ -5,17 +5,17 @@ from collections.abc import Collection
 from miles_core.sample import Finish
 from miles_tito.compare import Difference, Kind, Report, report_of
 from miles_tito.derive import Deriver, History, render_marked
-from miles_tito.errors import Divergence
+from miles_tito.errors import Divergence, TemplateError
 from miles_tito.render import ChatTemplate
 from miles_tito.transcript import Piece, Transcript
 from miles_tito.vocabulary import Vocabulary
 
 
 def history_of(transcript: Transcript, vocabulary: Vocabulary, deriver: Deriver, stop_ids: Collection[int]) -> History:
-    """Everything before the last sampled turn; the transcript's last step is that turn."""
-    pieces = transcript.pieces()[:-1]
+    """Everything up to the last sampled turn, which is the transcript's last step."""
+    pieces = transcript.pieces()
     fixed, sampled = _texts(pieces, vocabulary, deriver, stop_ids)
-    messages = tuple(message for piece in pieces for message in piece.messages)
+    messages = tuple(message for piece in pieces[:-1] for message in piece.messages)
     return History(messages=messages, fixed=fixed, sampled=sampled)
 
 
@@ -26,10 +26,43 @@ def verify(
     deriver: Deriver,
     stop_ids: Collection[int],
 ) -> Report:
-    """The transcript against a render of all its messages with its own tools, arguments and clock."""
+    """The transcript against a render of all its messages with its own tools, arguments and clock.
+
+    A last turn that the template refuses to render differs softly; all before it is compared as ever.
+    """
     pieces = transcript.pieces()
     fixed, sampled = _texts(pieces, vocabulary, deriver, stop_ids)
-    canonical = render_marked(
+    try:
+        canonical = _canonical(transcript, template, vocabulary)
+    except TemplateError as error:
+        if transcript.awaits_turn or transcript.parent is None:
+            raise
+        before = verify(transcript.parent, template, vocabulary, deriver, stop_ids)
+        refused = Divergence(offset=0, before="", expected=str(error), found=sampled[-1][:60])
+        last = Difference(kind=Kind.ASSISTANT_TEXT, turn=len(sampled) - 1, divergence=refused)
+        return report_of([*before.differences, last])
+    found = deriver.align(canonical, fixed, sampled)
+    differences = [*found.differences, *_fixed_ids(pieces, vocabulary)]
+    bodies = found.bodies[: len(sampled)]
+    rest, prefill = found.bodies[-1], deriver.prefill_of(fixed[-1])
+    if not transcript.awaits_turn:
+        bodies = (*bodies[:-1], _closed(rest, deriver))
+        differences += deriver.hidden(bodies[-1], sampled[-1], len(sampled) - 1, fixed)
+    elif rest != prefill and not found.differences:
+        differences.append(_difference(Kind.NON_ASSISTANT_TEXT, len(sampled), rest, prefill))
+    missed = {difference.turn for difference in found.differences}
+    turns = [piece for piece in pieces if piece.finish is not None]
+    for turn, (body, text, piece) in enumerate(zip(bodies, sampled, turns, strict=True)):
+        if turn in missed or turn + 1 in missed:
+            continue
+        start = len(deriver.prefill_of(fixed[turn]))
+        if body != text or tuple(vocabulary.encode(body[start:])[0]) != _body(piece, stop_ids):
+            differences.append(_difference(Kind.ASSISTANT_TEXT, turn, body, text))
+    return report_of(differences)
+
+
+def _canonical(transcript: Transcript, template: ChatTemplate, vocabulary: Vocabulary) -> str:
+    return render_marked(
         template,
         vocabulary.marker,
         transcript.messages,
@@ -37,26 +70,6 @@ def verify(
         generation_prompt=transcript.awaits_turn,
         now=transcript.now,
     )
-    found = deriver.align(canonical, fixed, sampled)
-    differences = [*found.differences, *_fixed_ids(pieces, vocabulary)]
-    if transcript.awaits_turn:
-        rest = found.bodies[-1]
-        prefill = deriver.prefill_of(fixed[-1])
-        if rest != prefill and not found.differences:
-            differences.append(_difference(Kind.NON_ASSISTANT_TEXT, len(sampled), rest, prefill))
-    bodies = found.bodies[: len(sampled)]
-    if not transcript.awaits_turn and bodies:
-        bodies = (*bodies[:-1], _closed(bodies[-1], deriver))
-        differences += deriver.hidden(bodies[-1], sampled[-1], len(sampled) - 1, fixed)
-    turns = [piece for piece in pieces if piece.finish is not None]
-    missed = {difference.turn for difference in found.differences}
-    for turn, (body, text, piece) in enumerate(zip(bodies, sampled, turns, strict=True)):
-        if turn in missed or turn + 1 in missed:
-            continue
-        prefill = deriver.prefill_of(fixed[turn])
-        if body != text or tuple(vocabulary.encode(body[len(prefill) :])[0]) != _body(piece, stop_ids):
-            differences.append(_difference(Kind.ASSISTANT_TEXT, turn, body, text))
-    return report_of(differences)
 
 
 def _texts(

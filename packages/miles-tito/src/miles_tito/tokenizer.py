@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 from miles_core.errors import TokenError
 from miles_core.messages import check_messages
 from miles_core.sample import Finish, Origin, Span
-from miles_tito import proof
 from miles_tito.compare import Report
 from miles_tito.derive import Deriver, Suffix, render_marked
 from miles_tito.errors import NotExtendable
@@ -20,6 +19,7 @@ from miles_tito.marks import refuse_marks, unmarked
 from miles_tito.parsers.formats import TurnFormat, detect
 from miles_tito.parsers.stream import StreamParser
 from miles_tito.profile import Profile, derive_profile
+from miles_tito.proof import BOUNDED, Prover, kind_of, may_be_bounded
 from miles_tito.render import ChatTemplate
 from miles_tito.session import history_of, verify
 from miles_tito.transcript import Piece, Transcript
@@ -38,6 +38,7 @@ class ChatTokenizer:
         self._vocabulary = vocabulary
         self._format = turn_format or detect(template.source)
         self._deriver = Deriver(self._template, vocabulary.marker, profile.stops, profile.prefills)
+        self._prover = Prover(self._deriver)
         self._lock = threading.Lock()
         self._profile = profile
 
@@ -152,11 +153,11 @@ class ChatTokenizer:
     def _suffix(self, transcript: Transcript, new: Sequence[Message]) -> Suffix:
         turn = transcript.last.messages[0]
         prepared = self._template.normalised([turn, *new])[1:]
-        if transcript.all_sampled and proof.may_be_bounded(prepared):
-            kind = proof.kind_of(turn, prepared, with_tools=bool(transcript.tools))
-            if self._proof(kind, turn, prepared, with_tools=bool(transcript.tools)) == proof.BOUNDED:
+        if transcript.all_sampled and may_be_bounded(prepared):
+            kind = kind_of(turn, prepared, with_tools=bool(transcript.tools))
+            if self._proof(kind, turn, prepared, with_tools=bool(transcript.tools)) == BOUNDED:
                 suffix = self._deriver.bounded(turn, prepared, transcript.now)
-                if suffix.exact:
+                if suffix is not None:
                     return suffix
         history = history_of(transcript, self._vocabulary, self._deriver, self.stop_token_ids)
         return self._deriver.whole(history, turn, prepared, transcript.tools, transcript.now)
@@ -164,8 +165,8 @@ class ChatTokenizer:
     def _proof(self, kind: str, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
         known = self._profile.proofs.get(kind)
         if known is None:
-            known = proof.prove(self._deriver, turn, new, with_tools=with_tools)
             with self._lock:
+                known = self._prover.prove(turn, new, with_tools=with_tools)
                 self._profile = self._profile.with_proof(kind, known)
         return known
 

@@ -47,10 +47,11 @@ def check_template(
     for reasoning in (False, True) if thinking is None else (thinking,):
         for shape in shapes(tools=tools, reasoning=reasoning):
             trial.run(shape, "with reasoning" if reasoning else "")
+    kinds = [kind for kind in KINDS if tools or "tool" not in kind]
     return TemplateReport(
         name=path.name,
-        verdicts=tuple(trial.verdict(kind, required=kind in required) for kind in KINDS if tools or "tool" not in kind),
-        findings=tuple([*trial.findings, *_findings(chat)]),
+        verdicts=tuple(trial.verdict(kind, required=kind in required) for kind in kinds),
+        findings=(*trial.findings, *_findings(chat)),
         facts=_facts(chat),
     )
 
@@ -79,27 +80,40 @@ class _Trial:
     def run(self, shape: Shape, variant: str) -> None:
         """Grow the conversation step by step; it ends at the first append that is refused or wrong."""
         name = f"{shape.name} {variant}".strip()
-        transcript: Transcript | None = None
-        for before, turn, appended in shape.steps():
-            kind = kind_of(appended)
-            try:
-                if transcript is None:
-                    transcript = self.chat.begin(before, self.tools if shape.needs_tools else None, now=EPOCH)
-                ids = turn_ids(self.chat, transcript, turn, truncated=shape.truncated)
-                finish = "length" if shape.truncated else "stop"
-                grown = transcript.sampled(ids, message=turn, finish=finish)
-                self._check_parser(turn, grown, ids)
-                transcript = self.chat.append(grown, appended, close_truncated=shape.truncated)
-            except NotExtendable as error:
-                return self._fail(
-                    kind, Failure(shape=name, reason=error.reason, cure=error.help, divergence=error.divergence)
-                )
-            except TemplateError as error:
-                return self._fail(kind, Failure(shape=name, reason=str(error), cure=_ASK_LESS))
-            if not self._agrees(transcript, kind, name, appended):
+        steps = list(shape.steps())
+        tools = self.tools if shape.needs_tools else None
+        try:
+            transcript = self.chat.begin(steps[0][0], tools, now=EPOCH)
+        except TemplateError as error:
+            return self._note(f"the template refuses the prompt of {shape.name!r}: {error}")
+        for _, turn, appended in steps:
+            grown = self._step(transcript, turn, appended, shape, name)
+            if grown is None:
                 return None
-            self.tried[kind] = self.tried.get(kind, 0) + 1
+            transcript = grown
         return None
+
+    def _step(
+        self, transcript: Transcript, turn: Message, appended: Sequence[Message], shape: Shape, name: str
+    ) -> Transcript | None:
+        kind = kind_of(appended)
+        ids = turn_ids(self.chat, transcript, turn, truncated=shape.truncated)
+        self._check_parser(turn, transcript, ids)
+        sampled = transcript.sampled(ids, message=turn, finish="length" if shape.truncated else "stop")
+        try:
+            grown = self.chat.append(sampled, appended, close_truncated=shape.truncated)
+        except NotExtendable as error:
+            self._fail(kind, Failure(shape=name, reason=error.reason, cure=error.help, divergence=error.divergence))
+            return None
+        if not self._agrees(grown, kind, name, appended):
+            return None
+        self.tried[kind] = self.tried.get(kind, 0) + 1
+        return grown
+
+    def _note(self, what: str) -> None:
+        finding = Finding(severity="warning", what=what)
+        if finding not in self.findings:
+            self.findings.append(finding)
 
     def _agrees(self, transcript: Transcript, kind: str, name: str, appended: Sequence[Message]) -> bool:
         first = self.chat.verify(transcript).first
@@ -123,16 +137,10 @@ class _Trial:
 
     def _check_parser(self, turn: Message, transcript: Transcript, ids: Sequence[int]) -> None:
         wanted = [call["function"]["name"] for call in turn.get("tool_calls") or ()]
-        parsed = transcript.parent.parse(ids) if transcript.parent else {}
-        found = [call["function"]["name"] for call in parsed.get("tool_calls") or () if not call.get("invalid")]
-        if wanted != found and not any(finding.what.startswith("tool calls") for finding in self.findings):
-            self.findings.append(
-                Finding(
-                    severity="warning",
-                    what=f"tool calls as the template writes them are not read back: expected {wanted}, found {found}.",
-                    cure="Name the family, or give a parser that reads this format.",
-                )
-            )
+        calls = transcript.parse(ids).get("tool_calls") or ()
+        found = [call["function"]["name"] for call in calls if not call.get("invalid")]
+        if wanted != found and not any(finding.what == _UNREAD for finding in self.findings):
+            self.findings.append(Finding(severity="warning", what=_UNREAD, cure="Use a parser that reads this format."))
 
     def verdict(self, kind: str, *, required: bool) -> Verdict:
         proofs = {proof for key, proof in self.chat.profile.proofs.items() if _plain_kind(key) == kind}
@@ -145,7 +153,7 @@ class _Trial:
         )
 
 
-_ASK_LESS = "Leave out what the template refuses, or use another template."
+_UNREAD = "tool calls as the template writes them are not read back from the ids."
 
 
 def _plain_kind(key: str) -> str:
@@ -154,27 +162,18 @@ def _plain_kind(key: str) -> str:
 
 def _findings(chat: ChatTokenizer) -> list[Finding]:
     profile = chat.profile
-    found = []
+    notes: list[tuple[str, str]] = []
     if mentions(chat.template.source, "strftime_now"):
-        found.append(
-            Finding(severity="note", what="the template prints the time; a transcript keeps its clock frozen.")
-        )
+        notes.append(("the template prints the time; a transcript keeps its clock frozen.", ""))
     if profile.reasoning_kept is None:
-        what = "reasoning is dropped from history; sampled tokens keep it, a new branch does not."
-        found.append(Finding(severity="note", what=what))
+        notes.append(("reasoning is dropped from history; sampled tokens keep it, a new branch does not.", ""))
     elif profile.reasoning_kept:
-        what = f"reasoning stays in history only with {dict(profile.reasoning_kept)}."
-        found.append(Finding(severity="note", what=what, cure="Pass it as template argument."))
+        kept = dict(profile.reasoning_kept)
+        notes.append((f"reasoning stays in history only with {kept}.", "Pass it as template argument."))
     if profile.prefills:
-        what = (
-            f"the generation prompt opens the turn with {list(profile.prefills)}, which history does not always show."
-        )
-        found.append(Finding(severity="note", what=what))
-    if not profile.generation_prompt:
-        found.append(
-            Finding(severity="warning", what="the generation prompt adds nothing to the rendered conversation.")
-        )
-    return found
+        opened = list(profile.prefills)
+        notes.append((f"the generation prompt opens the turn with {opened}, which history does not always show.", ""))
+    return [Finding(severity="note", what=what, cure=cure) for what, cure in notes]
 
 
 def _facts(chat: ChatTokenizer) -> dict[str, Any]:

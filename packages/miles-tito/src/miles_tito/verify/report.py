@@ -67,7 +67,8 @@ class TemplateReport:
 
     def problems(self, severity: Severity) -> list[Verdict | Finding]:
         """What has this severity."""
-        return [item for item in (*self.verdicts, *self.findings) if item.severity == severity]
+        items: list[Verdict | Finding] = [*self.verdicts, *self.findings]
+        return [item for item in items if item.severity == severity]
 
     def verdict(self, kind: str) -> Verdict:
         """The verdict on one kind; KeyError for an unknown one."""

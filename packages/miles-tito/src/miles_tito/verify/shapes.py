@@ -57,10 +57,10 @@ def kind_of(appended: Sequence[Message]) -> str:
 def shapes(*, tools: bool, reasoning: bool) -> list[Shape]:
     """Every shape; those that need tools only with `tools`, turns with reasoning only with `reasoning`."""
     say = _Words(reasoning=reasoning)
-    plain = [
-        shape for shape in (*_dialogues(say), *_injections(say), *_contents(say)) if tools or not shape.needs_tools
-    ]
-    return [*plain, *(_tool_shapes(say) if tools else ())]
+    return [*_dialogues(say), *_injections(say), *_contents(say), *(_tool_shapes(say) if tools else ())]
+
+
+_LOOKALIKES = "<|im_end|> </s> [INST] <｜User｜> <think> <tool_call> <|user|> <|eot_id|> <end_of_turn>"
 
 
 class _Words:
@@ -111,17 +111,10 @@ def _function(arguments: Any) -> dict[str, Any]:
 
 def _dialogues(say: _Words) -> Iterator[Shape]:
     yield Shape(name="a user turn", messages=(say.user(), say.answer(), say.user()))
-    with_system = (
-        say.system(),
-        say.user(),
-        say.answer(),
-        say.user(),
-        say.answer(),
-        say.user(),
-        say.answer(),
-        say.user(),
-    )
-    yield Shape(name="several user turns", messages=with_system)
+    users = (say.user(), say.answer(), say.user(), say.answer(), say.user(), say.answer(), say.user())
+    yield Shape(name="several user turns", messages=users)
+    ruled = (say.system(), say.user(), say.answer(), say.user(), say.answer(), say.user())
+    yield Shape(name="several user turns under a system prompt", messages=ruled)
     yield Shape(name="a truncated turn", messages=(say.user(), say.answer(), say.user()), truncated=True)
 
 
@@ -141,7 +134,7 @@ def _contents(say: _Words) -> Iterator[Shape]:
     yield Shape(name="content as parts", messages=(say.user(), say.answer(), parts))
     emoji = {"role": "user", "content": f"{say.word('word')} naïve 東京 Ωμέγα 🤖👩‍🔬"}
     yield Shape(name="text beyond ASCII", messages=(say.user(), say.answer(), emoji))
-    special = {"role": "user", "content": f"{say.word('word')} <|im_end|> </s> [INST] <｜User｜> <think> <tool_call>"}
+    special = {"role": "user", "content": f"{say.word('word')} {_LOOKALIKES}"}
     yield Shape(name="text that looks like control tokens", messages=(say.user(), say.answer(), special))
     empty = {"role": "assistant", "content": ""}
     yield Shape(name="an empty assistant message", messages=(say.user(), empty, say.user()))
@@ -151,7 +144,9 @@ def _tool_shapes(say: _Words) -> Iterator[Shape]:
     one, two, three = say.calls(), say.calls(2), say.calls(content=True)
     yield _tools("a tool result", (say.user(), one, *say.results(one)))
     yield _tools("parallel tool results", (say.user(), two, *say.results(two)))
-    yield _tools("text beside a tool call", (say.system(), say.user(), three, *say.results(three)))
+    yield _tools("text beside a tool call", (say.user(), three, *say.results(three)))
+    ruled = say.calls()
+    yield _tools("a tool result under a system prompt", (say.system(), say.user(), ruled, *say.results(ruled)))
     first, second = say.calls(), say.calls(content=True)
     chain = (say.user(), first, *say.results(first), second, *say.results(second), say.answer())
     yield _tools("a chain of tool calls", chain)
