@@ -70,9 +70,9 @@ class LiveDisplay:
         """Move on to a phase; its bar starts anew."""
         self._end_phase()
         if name == "rollout":
-            self._bars["train"] = _Bar()
+            self._bars["train"] = _Bar(tokens_per_s=self._bars["train"].tokens_per_s)
         if name in self._bars:
-            self._bars[name] = _Bar(total=total, begin=self._clock())
+            self._bars[name] = _Bar(total=total, begin=self._clock(), tokens_per_s=self._bars[name].tokens_per_s)
         self._phase = name
 
     def advance(self, done: int, tokens: int) -> None:

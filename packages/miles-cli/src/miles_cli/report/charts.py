@@ -4,7 +4,7 @@ import html
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from miles_cli.report.series import Chart, Series
@@ -39,7 +39,7 @@ def line_chart(chart: Chart, metrics: Sequence[Mapping[str, Any]]) -> str:
     lines = [(series, _points(series.key, metrics, chart)) for series in chart.series]
     lines = [(series, points) for series, points in lines if points]
     if not lines:
-        return ""
+        return line_chart(replace(chart, logarithmic=False), metrics) if chart.logarithmic else ""
     bands = {series.key: _band(series, metrics) for series, _ in lines if series.spread}
     every = [point for _, points in lines for point in points]
     edges = [value for band in bands.values() for _, low, high in band for value in (low, high)]

@@ -36,5 +36,5 @@ def _bar(step: int, name: str, row: int, span: tuple[float, float], x: Scale) ->
     tip = f"step {step}: {name} {end - begin:.2f} s, from {begin:.1f} s"
     return (
         f'<rect class="bar {name}" x="{x(begin):.2f}" y="{row * (ROW + GAP)}" width="{width:.2f}" height="{ROW}" '
-        f'rx="1.5" data-tip="{tip}"><title>{tip}</title></rect>'
+        f'rx="1.5" data-tip="{tip}"/>'
     )

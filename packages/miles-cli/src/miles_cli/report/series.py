@@ -14,7 +14,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One picture. logarithmic: a base-10 axis, on which values of 0 or less are left out."""
+    """One picture. logarithmic: a base-10 axis without values of 0 or less; linear when there are no others."""
 
     title: str
     series: tuple[Series, ...]
@@ -24,15 +24,13 @@ class Chart:
 CHARTS = (
     Chart(title="Reward", series=(Series(key="reward_mean", label="mean", spread="reward_std"),)),
     Chart(title="Loss", series=(Series(key="loss", label="loss"),)),
+    Chart(title="KL to the reference", series=(Series(key="kl", label="nats per token"),)),
     Chart(
-        title="KL",
-        series=(Series(key="kl", label="to the reference"), Series(key="mismatch_kl", label="engine to trainer")),
-    ),
-    Chart(
-        title="Engine against trainer: |Δ logprob|",
+        title="Engine against trainer",
         series=(
-            Series(key="logprob_abs_diff_max", label="largest"),
-            Series(key="logprob_abs_diff_mean", label="mean"),
+            Series(key="logprob_abs_diff_max", label="max |Δ|"),
+            Series(key="logprob_abs_diff_mean", label="mean |Δ|"),
+            Series(key="mismatch_kl", label="KL"),
         ),
         logarithmic=True,
     ),
