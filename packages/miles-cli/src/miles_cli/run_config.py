@@ -5,10 +5,12 @@ trains on demonstrations. Paths in a recipe are relative to the recipe's own fol
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from miles_cli.engines.local import LocalEngineConfig
+from miles_cli.engines.sglang import SglangConfig
 from miles_core.config import Config
 from miles_core.data.jsonl import JsonlConfig
 from miles_core.rewards.score import RewardConfig
@@ -97,7 +99,11 @@ class SftSection(Config):
     """Supervised training on demonstrations."""
 
     path: Path
-    """JSONL: `{"messages": [...], "tools": [...]}` a line; the assistant turns are trained."""
+    """A JSONL file with a conversation a line."""
+    messages_key: str = "messages"
+    """Holds the conversation; its assistant turns are trained."""
+    tools_key: str = "tools"
+    """Holds OpenAI tool schemas; may be absent."""
     batch_size: int = Field(default=64, gt=0)
     """Demonstrations of one step."""
     max_seq_len: int = Field(default=1024, gt=1)
@@ -111,17 +117,7 @@ class TrainerConfig(TorchBackendConfig):
     """Processes that share the model and each batch."""
 
 
-class LocalEngines(Config):
-    """Engines of ours."""
-
-    type: Literal["local"] = "local"
-    count: int = Field(default=1, ge=1)
-    """Engines to run."""
-    threads: int = Field(default=1, ge=1)
-    """Threads of each."""
-
-
-EnginesConfig = LocalEngines
+EnginesConfig = Annotated[LocalEngineConfig | SglangConfig, Field(discriminator="type")]
 
 
 class SessionsSection(Config):
@@ -152,11 +148,38 @@ class RunConfig(Config):
     reward: RewardConfig
     algorithm: AlgorithmConfig = AlgorithmConfig()
     trainer: TrainerConfig = TrainerConfig()
-    engines: EnginesConfig = LocalEngines()
+    engines: EnginesConfig = LocalEngineConfig()  # type: ignore[call-arg]
     router: RouterConfig = RouterConfig()
     sessions: SessionsSection = SessionsSection()
     weights: WeightsConfig = SharedMemoryConfig()
     ray: RaySection = RaySection()
+
+    @model_validator(mode="after")
+    def _check_sections_together(self) -> Self:
+        rollout, algorithm = self.rollout, self.algorithm
+        if self.engines.type == "sglang" and self.weights.type != "disk":
+            raise ValueError(
+                "expected weights.type = 'disk' with engines.type = 'sglang', which reads no shared memory."
+            )
+        if rollout.sampling.max_tokens >= rollout.max_seq_len:
+            raise ValueError(
+                f"expected rollout.sampling.max_tokens below rollout.max_seq_len = {rollout.max_seq_len}, "
+                f"found {rollout.sampling.max_tokens}."
+            )
+        if algorithm.loss == "sft":
+            raise ValueError("expected a policy loss in algorithm.loss, found 'sft'; demonstrations need kind = 'sft'.")
+        if algorithm.advantage == "grpo" and rollout.samples_per_prompt < 2:
+            raise ValueError(
+                "expected rollout.samples_per_prompt of at least 2 with algorithm.advantage = 'grpo', found 1: "
+                "a group of one has no advantage."
+            )
+        batch = rollout.prompts_per_step * rollout.samples_per_prompt
+        if algorithm.minibatches > batch:
+            raise ValueError(
+                f"expected algorithm.minibatches of at most the {batch} rollouts of a step "
+                f"(prompts_per_step x samples_per_prompt), found {algorithm.minibatches}."
+            )
+        return self
 
 
 class SftRunConfig(Config):
@@ -169,3 +192,9 @@ class SftRunConfig(Config):
     algorithm: AlgorithmConfig = AlgorithmConfig(loss="sft")
     trainer: TrainerConfig = TrainerConfig()
     ray: RaySection = RaySection()
+
+    @model_validator(mode="after")
+    def _check_loss(self) -> Self:
+        if self.algorithm.loss != "sft":
+            raise ValueError(f"expected algorithm.loss = 'sft' with kind = 'sft', found {self.algorithm.loss!r}.")
+        return self

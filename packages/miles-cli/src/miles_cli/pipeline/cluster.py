@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from miles_cli.run_config import RaySection
 from miles_core import env
+from miles_core.errors import MilesError
 
 QUIET = {
     # Ray notices `uv run` and would build the environment a second time for its workers.
@@ -25,6 +26,10 @@ CHILDREN = {
 }
 
 
+START_ATTEMPTS = 3
+"""Ray gives its own processes a fixed time to start, which a busy machine can exceed."""
+
+
 class Cluster:
     """A context manager around Ray. Enter it in the main thread: the processes of an embedded cluster die with the
     thread that started them."""
@@ -37,9 +42,15 @@ class Cluster:
             env.export(name, value, override=True)
         for name, value in CHILDREN.items():
             env.export(name, value)
-        import ray
-
-        ray.init(**self._arguments())
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                self._start()
+            except MilesError:
+                if attempt == START_ATTEMPTS:
+                    raise
+            else:
+                break
         return self
 
     def __exit__(
@@ -48,6 +59,16 @@ class Cluster:
         import ray
 
         ray.shutdown()
+
+    def _start(self) -> None:
+        import ray
+
+        try:
+            ray.init(**self._arguments())
+        except Exception as error:  # Ray raises bare exceptions here, such as for a start that took too long
+            ray.shutdown()
+            first = str(error).strip().splitlines()[0]
+            raise MilesError(f"Ray did not start ({self._config.address}): {first}") from error
 
     def processes(self) -> Mapping[str, int]:
         """Role -> process id of what an embedded cluster consists of."""

@@ -8,6 +8,7 @@ from math import ceil
 from pathlib import Path
 
 from miles_cli.interrupts import run_interruptible
+from miles_cli.pipeline import wiring
 from miles_cli.pipeline.cluster import Cluster
 from miles_cli.pipeline.engine_fleet import Slot
 from miles_cli.pipeline.janitor import Janitor
@@ -18,6 +19,7 @@ from miles_cli.pipeline.remote import RemoteRollouts, RemoteTrainers
 from miles_cli.pipeline.resume import latest
 from miles_cli.pipeline.router_client import RouterClient
 from miles_cli.pipeline.run_folder import Mode, RunFolder
+from miles_cli.pipeline.sft_loop import SftLoop
 from miles_cli.pipeline.startup import Startup, places_of
 from miles_cli.pipeline.watch import Watch
 from miles_cli.run_config import RunConfig, SftRunConfig
@@ -63,11 +65,22 @@ class _Run:
         self._own = {"controller": os.getpid(), "janitor": janitor.pid, **cluster.processes()}
         self._gpus = cluster.gpus
         self._store = CheckpointStore(folder.checkpoints, keep=config.run.keep)
-        self._observer = RunObserver(folder.metrics, total_steps=config.run.steps)
+        self._found = latest(self._store)
+        self._observer = RunObserver(
+            folder,
+            name=config.run.name,
+            steps=config.run.steps,
+            first_step=self._start.step,
+            as_json=as_json,
+            origin=origin,
+        )
+
+    @property
+    def _start(self) -> Position:
+        return self._found[0] if self._found else Position()
 
     async def run(self) -> None:
         """Bring everything up, run the loop, export, and take everything down."""
-        found = latest(self._store)
         watch = Watch(self._folder.logs)
         startup = Startup(self._config, self._folder)
         processes = Processes(
@@ -81,8 +94,10 @@ class _Run:
         )
         self._record_processes({})
         try:
-            assert isinstance(self._config, RunConfig)
-            await watch.guard(self._rl(self._config, processes, startup, watch, found))
+            if isinstance(self._config, RunConfig):
+                await watch.guard(self._rl(self._config, processes, startup, watch))
+            else:
+                await watch.guard(self._sft(self._config, processes, startup))
         finally:
             await watch.close()
             await processes.close()
@@ -94,19 +109,34 @@ class _Run:
         processes: Processes,
         startup: Startup,
         watch: Watch,
-        found: tuple[Position, Path] | None,
     ) -> None:
-        position = found[0] if found else Position()
         self._observer.phase("start", 0)
-        router = await startup.rl(processes, position.cursor)
+        router = await startup.rl(processes, self._start.cursor)
         trainers = self._trainers(processes)
-        if found:
-            await trainers.load(found[1], position.weight_version)
+        if self._found:
+            await trainers.load(self._found[1], self._start.weight_version)
         for slot in processes.fleet.slots:
             _follow(slot, watch, processes, router, trainers)
-        await self._loop(config, processes, trainers).run(position)
+        await self._loop(config, processes, trainers).run(self._start)
         await self._export(trainers)
         await router.close()
+
+    async def _sft(self, config: SftRunConfig, processes: Processes, startup: Startup) -> None:
+        self._observer.phase("start", 0)
+        await startup.sft(processes)
+        trainers = self._trainers(processes)
+        if self._found:
+            await trainers.load(self._found[1], 0)
+        loop = SftLoop(
+            batches=wiring.demonstrations(config, await startup.model()),
+            trainers=trainers,
+            observer=self._observer,
+            steps=config.run.steps,
+            save_every=config.run.save_every,
+            origin=self._origin,
+        )
+        await loop.run(self._start)
+        await self._export(trainers)
 
     def _loop(self, config: RunConfig, processes: Processes, trainers: RemoteTrainers) -> Loop:
         rollout = config.rollout

@@ -88,16 +88,15 @@ class Clock:
         finally:
             self.spent[phase] = time.monotonic() - begin
 
-    def times(self, *, rollout_tokens: float, train_tokens: float) -> dict[str, float]:
-        """What goes under "time" in a step's record."""
-        spent = {f"{phase}_s": seconds for phase, seconds in self.spent.items()}
-        return {
-            "started_s": self.began_s,
-            **spent,
-            "step_s": time.monotonic() - self._begin,
-            "rollout_tokens_per_s": rollout_tokens / max(self.spent.get("rollout", 0.0), 1e-9),
-            "train_tokens_per_s": train_tokens / max(self.spent.get("train", 0.0), 1e-9),
+    def times(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """What goes under "time" in a step's record: seconds of each phase, and tokens per second."""
+        rates = {
+            f"{phase}_tokens_per_s": metrics[f"{phase}_tokens"] / max(seconds, 1e-9)
+            for phase, seconds in self.spent.items()
+            if f"{phase}_tokens" in metrics
         }
+        spent = {f"{phase}_s": seconds for phase, seconds in self.spent.items()}
+        return {"started_s": self.began_s, **spent, "step_s": time.monotonic() - self._begin, **rates}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +124,7 @@ class Loop:
                 rollout = await self.rollouts.run(step)
             trained, version = await self._learn(rollout, clock, position)
             position = Position(step=step + 1, weight_version=version, cursor=rollout.cursor)
-            self.observer.step(_record(step, version, rollout, trained, clock))
+            self.observer.step(record_of(step, version, {**rollout.metrics, **trained}, clock))
             if position.step % self.save_every == 0 or position.step == self.steps:
                 self.observer.phase("save", 0)
                 await self.trainers.save(position)
@@ -146,10 +145,8 @@ class Loop:
         return trained, version
 
 
-def _record(step: int, version: int, rollout: Rollout, trained: Mapping[str, float], clock: Clock) -> dict[str, Any]:
+def record_of(step: int, version: int, metrics: Mapping[str, float], clock: Clock) -> dict[str, Any]:
     """A step's line of metrics: equal in equal runs, apart from what is under "time"."""
-    merged = {**rollout.metrics, **trained}
-    steady = {key: value for key, value in merged.items() if not key.startswith("time/")}
-    times = clock.times(rollout_tokens=merged.get("rollout_tokens", 0.0), train_tokens=merged.get("train_tokens", 0.0))
-    inner = {key.removeprefix("time/"): value for key, value in merged.items() if key.startswith("time/")}
-    return {"step": step, "weight_version": version, **steady, "time": {**times, **inner}}
+    steady = {key: value for key, value in metrics.items() if not key.startswith("time/")}
+    inner = {key.removeprefix("time/"): value for key, value in metrics.items() if key.startswith("time/")}
+    return {"step": step, "weight_version": version, **steady, "time": {**clock.times(metrics), **inner}}

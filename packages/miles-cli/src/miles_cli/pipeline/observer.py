@@ -1,34 +1,53 @@
-"""What a run shows and writes while it goes: display, metrics file."""
+"""What a run shows and writes while it goes, and what it leaves at its end."""
 
-import json
+import sys
+import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from miles_cli.display.choose import choose
+from miles_cli.pipeline.run_folder import RunFolder
+from miles_cli.report.html import write_report
+from miles_cli.report.summary import write_summary
+from miles_cli.tracking.jsonl import JsonlTracker
 
 
 class RunObserver:
-    """Shows phases and steps, and appends each step's record to the metrics file."""
+    """Display and metrics file of one run. first_step: where the run starts; later lines of the metrics are dropped.
 
-    def __init__(self, metrics: Path, *, total_steps: int) -> None:
-        self._metrics = metrics
-        self._total = total_steps
+    origin: `time.monotonic()` when the command started.
+    """
+
+    def __init__(
+        self, folder: RunFolder, *, name: str, steps: int, first_step: int, as_json: bool, origin: float
+    ) -> None:
+        self._folder, self._origin = folder, origin
+        self._display = choose(sys.stdout, json=as_json, title=name, steps=steps)
+        self._metrics = JsonlTracker(folder.metrics, resume_step=first_step)
+        self._logged = first_step
 
     def phase(self, name: str, total: int) -> None:
-        """A phase of a step begins."""
+        """A phase begins."""
+        self._display.phase(name, total)
 
     def advance(self, done: int, tokens: int) -> None:
-        """The running phase's progress."""
+        """Progress within the phase."""
+        self._display.advance(done, tokens)
 
     def note(self, text: str) -> None:
         """Something the user should know."""
-        print(text, flush=True)
+        self._display.note(text)
 
     def step(self, record: Mapping[str, Any]) -> None:
-        """A step is done."""
-        with self._metrics.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-        print({k: v for k, v in record.items()}, flush=True)
+        """A step is done: shown, and on disk before this returns."""
+        self._metrics.log({key: value for key, value in record.items() if key != "step"}, record["step"])
+        self._display.step(record)
+        self._logged = record["step"] + 1
 
     def close(self) -> None:
-        """The run is over."""
+        """Give the terminal back and, when there is anything to tell, write summary and report."""
+        self._display.close()
+        self._metrics.finish()
+        if self._logged:
+            write_summary(self._folder.path, wall_s=time.monotonic() - self._origin)
+            write_report(self._folder.path)

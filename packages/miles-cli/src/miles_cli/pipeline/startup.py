@@ -84,7 +84,7 @@ class Startup:
 
     async def _make_model(self, processes: Processes) -> None:
         model = self._config.model
-        made = ready_folder(model)
+        made: Any = ready_folder(model)
         if made is None:
             target, seed = self._folder.path / "model", self._config.run.seed
             call = processes.ranks[0].prepare_model.remote(make_folder, model, target, seed)

@@ -14,6 +14,9 @@ from miles_cli.pipeline.loop import Rollout
 from miles_cli.run_config import EnginesConfig, RunConfig, SessionsSection, SftRunConfig, WeightsConfig
 
 if TYPE_CHECKING:
+    from miles_cli.engines.local import LocalEngineConfig
+    from miles_cli.pipeline.demonstrations import Demonstrations
+    from miles_cli.report.samples_file import SamplesFile
     from miles_core.data.jsonl import JsonlSource
     from miles_core.rewards.score import RewardRunner
     from miles_core.rollout.sync_loop import RolloutLoop
@@ -110,7 +113,9 @@ def warm_engine(config: EnginesConfig) -> None:
 
 def engine(config: EnginesConfig, model: Path, token: str | None) -> Server:
     """One engine, listening on loopback."""
-    raise NotImplementedError
+    if config.type == "local":
+        return _LocalEngine(config, model, token)
+    raise AssertionError(config.type)
 
 
 def warm_rollouts(config: RunConfig) -> None:
@@ -118,6 +123,14 @@ def warm_rollouts(config: RunConfig) -> None:
     from miles_core.rollout import sync_loop  # noqa: F401
 
     source(config, None)
+
+
+def demonstrations(config: SftRunConfig, model: Path) -> "Demonstrations":
+    """The batches of a supervised run, tokenized with the model's own template."""
+    from miles_cli.pipeline.demonstrations import Demonstrations
+    from miles_tito.tokenizer import ChatTokenizer
+
+    return Demonstrations(config.sft, ChatTokenizer.from_pretrained(model), seed=config.run.seed)
 
 
 def source(config: RunConfig, cursor: Mapping[str, Any] | None) -> "JsonlSource":
@@ -139,11 +152,13 @@ def rollouts(
     samples: Path,
 ) -> Player:
     """What plays out a step in the rollout process."""
+    from miles_cli.report.samples_file import SamplesFile
     from miles_core.rewards.score import RewardRunner
     from miles_core.rollout.sync_loop import RolloutLoop
+    from miles_tito.vocabulary import Vocabulary
 
     judge = RewardRunner(config.reward)
-    player = _Player(source(config, cursor), judge, samples)
+    player = _Player(source(config, cursor), judge, SamplesFile(samples, decode=Vocabulary.from_folder(model).decode))
     player.loop = RolloutLoop(
         config.rollout,
         session_url=session_url,
@@ -155,16 +170,36 @@ def rollouts(
     return player
 
 
+class _LocalEngine:
+    def __init__(self, config: "LocalEngineConfig", model: Path, token: str | None) -> None:
+        from miles_cli.engines.local import open_engine
+        from miles_router.serve import ServerThread
+
+        self._core, app = open_engine(config, model, token=token)
+        self._server = ServerThread(app).start()
+        self.url = self._server.url
+
+    def stop(self) -> None:
+        """Stop listening, end the engine's thread."""
+        self._server.stop(timeout_s=1.0)
+        self._core.close()
+
+
 class _Player:
-    def __init__(self, prompts: "JsonlSource", judge: "RewardRunner", samples: Path) -> None:
+    def __init__(self, prompts: "JsonlSource", judge: "RewardRunner", samples: "SamplesFile") -> None:
         self._prompts, self._judge, self._samples = prompts, judge, samples
+        self._writing: asyncio.Future[Path] | None = None
         self.loop: RolloutLoop | None = None
         self._report: Callable[[Progress], None] | None = None
 
     async def play(self, step: int, report: Callable[[Progress], None]) -> Rollout:
         assert self.loop is not None
         self._report = report
+        await self._written()
         played = await self.loop.run(step, self._prompts)
+        groups = [*played.groups, *played.dropped_groups]
+        # Written while the step is trained.
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._samples.write, step, groups))
         return Rollout(groups=played.groups, metrics=dict(played.metrics), cursor=self._prompts.state())
 
     def advance(self, done: int, total: int, tokens: int) -> None:
@@ -172,4 +207,9 @@ class _Player:
             self._report(Progress(done=done, total=total, tokens=tokens))
 
     async def close(self) -> None:
+        await self._written()
         await self._judge.close()
+
+    async def _written(self) -> None:
+        if self._writing is not None:
+            await self._writing
