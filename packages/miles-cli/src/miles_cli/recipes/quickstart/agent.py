@@ -29,10 +29,11 @@ async def run(
     """Talk to the model until it answers without a tool call; the answer is the last assistant message."""
     messages: list[Any] = list(prompt["messages"])
     calls = errors = 0
-    async with AsyncOpenAI(**{"base_url": base_url, "api_key": "none", "max_retries": 0}) as client:
+    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
         for _ in range(MAX_TURNS):
-            options = {"model": "policy", "tools": [CALCULATOR], "max_tokens": MAX_TOKENS, **request_kwargs}
-            completion = await client.chat.completions.create(messages=messages, **options)
+            completion = await client.chat.completions.create(
+                messages=messages, tools=[CALCULATOR], max_tokens=MAX_TOKENS, **request_kwargs
+            )
             choice = completion.choices[0]
             messages.append(choice.message.model_dump(exclude_none=True))
             if choice.finish_reason == "length" or not choice.message.tool_calls:

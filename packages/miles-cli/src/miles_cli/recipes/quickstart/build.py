@@ -1,7 +1,7 @@
 """Writes the quickstart's files from a seed: `python -m miles_cli.recipes.quickstart.build FOLDER`.
 
-What it writes equals what the package ships, byte for byte: `prompts.jsonl`, `demonstrations.jsonl` and, in `model/`, the
-tokenizer and the configuration. The weights come from `miles run quickstart-warm-start`, which starts there.
+What it writes equals what the package ships, byte for byte: `prompts.jsonl`, `demonstrations.jsonl` and, in `model/`,
+the tokenizer and the configuration. The weights come from `miles run quickstart-warm-start`, which starts there.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from miles_cli.recipes.quickstart.demonstrations import demonstrate
 
 SEED = 20
 PROMPTS = 512
-DEMONSTRATIONS = 4000
+DEMONSTRATIONS = 3000
 TWO_STEP_SHARE = 0.25
 TEMPLATE = Path(__file__).parent / "model" / "chat_template.jinja"
 ARCHITECTURE: Mapping[str, Any] = {

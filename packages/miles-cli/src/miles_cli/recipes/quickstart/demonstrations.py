@@ -1,8 +1,8 @@
 """Conversations that show the form of solving a problem, with operations picked blindly.
 
-The demonstrator writes well-formed calls with the right numbers, tries another operation after an error and answers with
-the last result, but it does not read the story: each operation is drawn at random. Reinforcement learning has
-that choice left to learn.
+The demonstrator writes well-formed calls with the right numbers, tries another operation after an error and answers
+with the last result, but it does not read the story: each operation is drawn at random. Reinforcement learning has that
+choice left to learn.
 """
 
 import json

@@ -10,7 +10,7 @@ CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 VOCAB_SIZE = 512
 PIECES = Regex(r"\d| ?\p{L}+|(?: ?[^\s\p{L}\d])+(?: (?!\p{L}))?|\s")
-"""A digit alone; a word with the space before it; a run of punctuation, with the space after it unless a word follows."""
+"""A digit alone; a word with the space before it; a run of punctuation, and the space after it if no word follows."""
 
 
 def train(texts: Iterable[str]) -> Tokenizer:

@@ -25,7 +25,7 @@ async def run(
     faults: list[str] = []
     score = 0.0
     async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
-        for turn in range(1, MAX_TURNS + 1):
+        for _ in range(MAX_TURNS):
             completion = await client.chat.completions.create(messages=messages, **request_kwargs)
             choice = completion.choices[0]
             score, faults = judge(choice.message.content or "", metadata)
@@ -33,7 +33,7 @@ async def run(
                 break
             messages.append(choice.message.model_dump(exclude_none=True))
             messages.append({"role": "user", "content": " ".join(faults)})
-    return {"reward": score, "attempts": turn, "faults": len(faults)}
+    return {"reward": score, "faults": len(faults)}
 
 
 def judge(text: str, demands: Mapping[str, Any]) -> tuple[float, list[str]]:
