@@ -26,7 +26,7 @@ CHARTS = (
     Chart(title="Loss", series=(Series(key="loss", label="loss"),)),
     Chart(title="KL to the reference", series=(Series(key="kl", label="nats per token"),)),
     Chart(
-        title="Engine against trainer",
+        title="Engine vs trainer",
         series=(
             Series(key="logprob_abs_diff_max", label="max |Δ|"),
             Series(key="logprob_abs_diff_mean", label="mean |Δ|"),

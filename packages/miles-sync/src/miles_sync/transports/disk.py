@@ -4,7 +4,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,8 +114,7 @@ def _write(
     nbytes = 0
     for bucket, tensors in read_buckets(weights, bucket_bytes=bucket_bytes):
         path = work / f"part-{len(parts)}"
-        # safetensors refuses strided and tied tensors; copies are neither.
-        save_file({name: t.to("cpu").contiguous().clone() for name, t in tensors.items()}, path, {"format": "pt"})
+        save_file(_apart(tensors), path, {"format": "pt"})
         _sync(path)
         digests |= {name: tensor_digest(tensor) for name, tensor in tensors.items()}
         nbytes += sum(slot.nbytes for slot in bucket.slots)
@@ -125,6 +124,20 @@ def _write(
     _write_json(work / DIGESTS_FILE, {"version": version, "digests": digests})
     _sync(work)
     return PublishedFolder(path=final, nbytes=nbytes, digests=digests)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as safetensors takes them: dense, on the CPU, no two in one storage; copied only where needed."""
+    apart: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        dense = tensor.to("cpu").contiguous()
+        storage = dense.untyped_storage()
+        if storage.data_ptr() in taken or storage.nbytes() != dense.numel() * dense.element_size():
+            dense = dense.clone()
+        taken.add(dense.untyped_storage().data_ptr())
+        apart[name] = dense
+    return apart
 
 
 def _name_parts(work: Path, parts: list[list[str]], nbytes: int) -> None:
