@@ -134,8 +134,14 @@ def test_the_layers_given_are_not_changed():
         ({"optimizer": {"betas": 3}}, "optimizer.betas (from x): expected a list, found 3."),
         ({"optimizer": {"betas": [1]}}, "optimizer.betas.1: expected a value, found none; set it."),
         ({"data": {"shuffle": "yes"}}, "data.shuffle (from x): expected true or false, found the string 'yes'."),
-        ({"data": {"type": "jsonI"}}, "data.type (from x): expected one of 'jsonl', 'parquet', found 'jsonI'; did you mean 'jsonl'?"),
-        ({"stages": [{"name": "a"}, {"nam": "b"}]}, "stages.1.nam (from x): unknown key 'nam'; did you mean 'name'? (1 more fault after this one.)"),
+        (
+            {"data": {"type": "jsonI"}},
+            "data.type (from x): expected one of 'jsonl', 'parquet', found 'jsonI'; did you mean 'jsonl'?",
+        ),
+        (
+            {"stages": [{"name": "a"}, {"nam": "b"}]},
+            "stages.1.nam (from x): unknown key 'nam'; did you mean 'name'? (1 more fault after this one.)",
+        ),
         ({"stages": [{"weight": 1}]}, "stages.0.name: expected a value, found none; set it."),
         ({"extra": {"lrr": 1}}, "extra.lrr (from x): unknown key 'lrr'; did you mean 'lr'?"),
         ({"limit": "no"}, "limit (from x): expected an integer, found the string 'no'."),

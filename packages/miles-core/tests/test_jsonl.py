@@ -126,7 +126,7 @@ def test_a_bad_line_is_told_with_file_and_line_when_the_file_is_opened(make_sour
 def test_an_empty_or_missing_file_is_told(make_source, tmp_path):
     with pytest.raises(DataError, match="found an empty file"):
         make_source(text="\n\n")
-    with pytest.raises(DataError, match="none.jsonl: expected a JSONL file of prompts, found nothing there"):
+    with pytest.raises(DataError, match=r"none\.jsonl: expected a JSONL file of prompts, found nothing there"):
         JsonlSource(JsonlConfig(path=tmp_path / "none.jsonl"), seed=0)
     with pytest.raises(DataError, match="expected a readable JSONL file"):
         JsonlSource(JsonlConfig(path=tmp_path), seed=0)

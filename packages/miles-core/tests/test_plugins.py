@@ -73,7 +73,7 @@ def test_async_and_plain_rewards_and_agents_are_welcome(plugin_file):
         ("agents", "mine.py:good", r"expected \(\*, base_url, prompt, request_kwargs, metadata\)"),
         ("generates", "mine.py:sync_generate", "found a function that is not async"),
         ("group_filters", "mine.py:async_filter", "found an async function"),
-        ("rewards", "nowhere.py:x", "expected a file at .*nowhere.py, found none"),
+        ("rewards", "nowhere.py:x", r"expected a file at .*nowhere\.py, found none"),
         ("rewards", "no.such.module:x", "cannot be imported: ModuleNotFoundError"),
         ("rewards", "mth", r"no plug-in is called 'mth' \(nearest: math"),
         ("rewards", "zzzzzz", r"known: agent_reward, boxed, choice, f1, math, random, remote"),

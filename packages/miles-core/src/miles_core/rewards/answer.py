@@ -1,5 +1,7 @@
 """The text a reward judges."""
 
+import re
+
 from miles_core.errors import RewardError
 from miles_core.messages import text_of
 from miles_core.prompt import Prompt
@@ -23,33 +25,36 @@ def label_of(prompt: Prompt) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Content of the last complete `\boxed{...}` (or `\fbox{...}`), nested braces kept; None when there is none."""
+    r"""Content of the last complete `\boxed{...}` (or `\fbox{...}`), nested braces kept; None when there is none.
+
+    One pass over the text, whatever it holds; escaped braces are text.
+    """
     found = None
-    for opener in (r"\boxed", r"\fbox"):
-        start = text.rfind(opener)
-        while start >= 0:
-            content = _braced(text, start + len(opener))
-            if content is not None:
-                if found is None or start > found[0]:
-                    found = (start, content)
-                break
-            start = text.rfind(opener, 0, start)
-    return found[1] if found else None
-
-
-def _braced(text: str, start: int) -> str | None:
-    """What the braces that open at `start` (after spaces) enclose; None when none open there or they never close."""
-    while start < len(text) and text[start] == " ":
-        start += 1
-    if start >= len(text) or text[start] != "{":
-        return None
-    depth, place = 0, start
+    opened: list[tuple[int, bool]] = []
+    place = 0
     while place < len(text):
-        if text[place] == "\\":
-            place += 2
-            continue
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[start + 1 : place]
+        letter = text[place]
+        if letter == "\\":
+            brace = _box_brace(text, place)
+            if brace is None:
+                place += 2
+                continue
+            opened.append((brace, True))
+            place = brace
+        elif letter == "{":
+            opened.append((place, False))
+        elif letter == "}" and opened:
+            start, is_box = opened.pop()
+            if is_box and (found is None or start > found[0]):
+                found = (start, place)
         place += 1
-    return None
+    return None if found is None else text[found[0] + 1 : found[1]]
+
+
+_BOX = re.compile(r"\\{1,2}(?:boxed|fbox) *\{")
+
+
+def _box_brace(text: str, place: int) -> int | None:
+    """Where the brace of a box that starts here opens; doubled backslashes of escaped text are accepted."""
+    match = _BOX.match(text, place)
+    return match.end() - 1 if match else None

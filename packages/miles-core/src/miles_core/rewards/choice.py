@@ -7,8 +7,10 @@ from miles_core.prompt import Prompt
 from miles_core.rewards.answer import answer_of, last_boxed
 from miles_core.sample import Sample
 
-_NAMED = re.compile(r"(?:answer|choice|option)(?:\s+is)?\s*[:=]?\s*[*(\[\"']*([A-Za-z])(?![A-Za-z'’])", re.IGNORECASE)
-_MARKED = re.compile(r"[(\[*]+([A-Z])[)\]*]+")
+_NAMED = re.compile(
+    r"(?:answer|choice|option)(?: is)?\s{0,9}[:=]?\s{0,9}[*(\[\"']{0,9}([A-Za-z])(?![A-Za-z'’])", re.IGNORECASE
+)
+_MARKED = re.compile(r"[(\[*]([A-Z])[)\]*]")
 _ALONE = re.compile(r"(?<![\w'’])([A-Z])(?![\w'’])")
 
 

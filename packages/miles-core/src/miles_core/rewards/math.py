@@ -8,7 +8,7 @@ from miles_core.rewards.answer import answer_of, label_of, last_boxed
 from miles_core.rewards.number import last_number, number_of, tidy
 from miles_core.sample import Sample
 
-_FINAL = re.compile(r"####\s*(.+)|(?:final )?answer(?: is)?\s*[:=]?\s*\$?([^\n$]+)", re.IGNORECASE)
+_FINAL = re.compile(r"####[ \t]*(.+)|answer(?: is)?\s{0,9}[:=]?\s{0,9}\$?([^\n$]+)", re.IGNORECASE)
 MAX_ANSWER = 2000
 """Most characters of an answer that symbolic checking reads, from its end."""
 
@@ -37,7 +37,7 @@ def _candidates(text: str) -> list[str]:
     if boxed is not None:
         return [boxed]
     found = [next(part for part in match.groups() if part is not None) for match in _FINAL.finditer(text)]
-    named = [found[-1]] if found else []
+    named = [re.split(r"\.\s", found[-1], maxsplit=1)[0]] if found else []
     number = last_number(named[0]) if named else None
     return [c for c in (*named, number, last_number(text), text) if c]
 

@@ -62,7 +62,8 @@ def _latex_fraction(
     return -value if sign == "-" else value
 
 
-_ANYWHERE = re.compile(rf"(?<![\w.])[+-]?(?:{_DECIMAL})(?:/(?:{_DECIMAL})|[eE][+-]?\d{{1,3}})?(?![\w])")
+_WRITTEN = r"\d+(?:,\d{3})+(?:\.\d+)?|\d+\.\d+|\.\d+|\d+"
+_ANYWHERE = re.compile(rf"(?<![\w.])[+-]?(?:{_WRITTEN})(?:/(?:{_WRITTEN})|[eE][+-]?\d{{1,3}})?(?!\w)")
 
 
 def last_number(text: str) -> str | None:

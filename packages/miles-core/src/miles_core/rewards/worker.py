@@ -6,6 +6,7 @@ It reads frames from stdin and answers on stdout; what the reward prints goes to
 import asyncio
 import fcntl
 import inspect
+import math
 import os
 import queue
 import signal
@@ -46,11 +47,11 @@ def main() -> None:
 def _judge(reward: Any, head: Mapping[str, Any], body: bytes, options: Mapping[str, Any]) -> dict[str, Any]:
     try:
         value = reward(decode(body)[0], Prompt(**head["prompt"]), **options)
-        if inspect.isawaitable(value):
-            value = asyncio.run(_wait(value))
-        return {"reward": float(value)}
+        number = float(asyncio.run(_wait(value)) if inspect.isawaitable(value) else value)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a failing reward is data: the sample's reason
         return {"error": f"{type(error).__name__}: {error}"}
+    # JSON has no NaN, so a number that is not finite goes back as a reason.
+    return {"reward": number} if math.isfinite(number) else {"error": f"expected a finite number, found {number}."}
 
 
 async def _wait(value: Any) -> Any:
