@@ -56,7 +56,9 @@ class Deriver:
         self.stops = tuple(stops)
         self.prefills = tuple(sorted(prefills, key=len, reverse=True))
 
-    def bounded(self, turn: Message, new: Sequence[Message], now: datetime) -> Suffix | None:
+    def bounded(
+        self, turn: Message, new: Sequence[Message], now: datetime, *, tools: Sequence[Message] = ()
+    ) -> Suffix | None:
         """The suffix in a context of one user message and the turn: the cost does not depend on the history.
 
         None when the render of the real messages is not that of the sentinels with the text put in their place: then
@@ -64,9 +66,9 @@ class Deriver:
         """
         role = new[0]["role"]
         last, placed = with_sentinels(turn, "turn", 0), all_with_sentinels(new, "new")
-        shown = self.marked([USER, last.message, *(p.message for p in placed)], (), now, role)
+        shown = self.marked([USER, last.message, *(p.message for p in placed)], tools, now, role)
         start, stop = self._cut(shown, last, placed, role)
-        real = self.marked([USER, turn, *new], (), now, role)
+        real = self.marked([USER, turn, *new], tools, now, role)
         texts = [self.marker.mark(message["content"]) if OPEN in real else message["content"] for message in new]
         for trim in _TRIMS:
             text = _replaced(shown[start:], placed, [trim(text) for text in texts])

@@ -33,6 +33,14 @@ EPOCH = datetime(2026, 1, 1, 12, 0, 0)
 USER: Message = {"role": "user", "content": "u"}
 CALL: Message = {"id": "abcdefgh1", "type": "function", "function": {"name": "look", "arguments": '{"zq": "x"}'}}
 TOOL: Message = {"role": "tool", "tool_call_id": "abcdefgh1", "name": "look", "content": "t"}
+LOOK: Message = {
+    "type": "function",
+    "function": {
+        "name": "look",
+        "description": "Looks something up.",
+        "parameters": {"type": "object", "properties": {"zq": {"type": "string"}}, "required": ["zq"]},
+    },
+}
 SAYS: Message = {"role": "assistant", "content": "a"}
 CALLS: Message = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 
@@ -107,11 +115,14 @@ def fingerprint(template: ChatTemplate, vocabulary: Vocabulary) -> str:
 
 
 def try_render(template: ChatTemplate, messages: Sequence[Message], *, generation_prompt: bool = False) -> str | None:
-    """The text, or None when the template refuses."""
-    try:
-        return template.render(template.normalised(messages), generation_prompt=generation_prompt, now=EPOCH)
-    except TemplateError:
-        return None
+    """The text, without tools unless the template insists on some; None when it refuses both ways."""
+    for tools in ((), (LOOK,)):
+        try:
+            plain = template.normalised(messages)
+            return template.render(plain, tools=tools, generation_prompt=generation_prompt, now=EPOCH)
+        except TemplateError:
+            continue
+    return None
 
 
 def _with_arguments(template: ChatTemplate) -> ChatTemplate:
@@ -145,16 +156,18 @@ def _call_stop(template: ChatTemplate, known: Sequence[str], marker: Marker) -> 
     called = with_sentinels(CALLS, "turn", 0)
     alone = try_render(template, [USER, called.message])
     shown = try_render(template, [USER, called.message, {**TOOL, "content": "zqnewaqz"}])
-    if not alone or not shown or called.words[-1] not in alone or not shown.startswith(alone.rstrip()):
+    if not alone or not shown or called.words[-1] not in alone or called.words[-1] not in shown:
         return []
-    after = alone.index(called.words[-1])
-    if any(stop in shown[after:].split("zqnewaqz")[0] for stop in known):
+    new = shown.find("zqnewaqz")
+    if any(stop in shown[shown.index(called.words[-1]) : new] for stop in known):
         return []
-    written = [match[0] for match in marker.written(alone)]
-    if written and alone.rstrip().endswith(written[-1]) and not _closes(written[-1], written[:-1]):
-        return [written[-1]]
-    opener = marker.first(shown, len(alone.rstrip()))
-    return [opener[0]] if opener else []
+    common = alone[: shared_prefix(alone, shown)].rstrip()
+    written = [match[0] for match in marker.written(common)]
+    last = written[-1:] if written and common.endswith(written[-1]) else []
+    if last and not _closes(last[0], written[:-1]):
+        return last
+    opener = marker.first(shown, len(common))
+    return [opener[0]] if opener and opener.start() < new else last
 
 
 def _closes(token: str, before: Sequence[str]) -> bool:

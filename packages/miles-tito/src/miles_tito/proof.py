@@ -5,19 +5,10 @@ from typing import Any
 
 from miles_tito.derive import Deriver, History
 from miles_tito.errors import NotExtendable
-from miles_tito.profile import CALL, EPOCH
+from miles_tito.profile import CALL, EPOCH, LOOK
 
 Message = Mapping[str, Any]
-BOUNDED, FROM_HISTORY = "bounded", "history"
-
-_TOOL: Message = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "description": "Looks something up.",
-        "parameters": {"type": "object", "properties": {"zq": {"type": "string"}}, "required": ["zq"]},
-    },
-}
+BOUNDED, BOUNDED_WITH_TOOLS, FROM_HISTORY = "bounded", "bounded with tools", "history"
 
 
 def may_be_bounded(new: Sequence[Message]) -> bool:
@@ -47,19 +38,36 @@ class Prover:
         self._grown: dict[bool, list[History]] = {}
 
     def prove(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
-        """BOUNDED when the bounded suffix is that of every history which the template lets grow, else FROM_HISTORY."""
-        tools = (_TOOL,) if with_tools else ()
+        """A bounded proof when that suffix is the one of every history which the template lets grow."""
+        tools = (LOOK,) if with_tools else ()
         if with_tools not in self._grown:
             grown = [_grow(self._deriver, messages, tools) for messages in _histories()]
             self._grown[with_tools] = [history for history in grown if history is not None]
+        for proof in (BOUNDED, BOUNDED_WITH_TOOLS):
+            if self._holds(turn, new, proof, self._grown[with_tools], tools):
+                return proof
+        return FROM_HISTORY
+
+    def _holds(
+        self,
+        turn: Message,
+        new: Sequence[Message],
+        proof: str,
+        histories: Sequence[History],
+        tools: Sequence[Message],
+    ) -> bool:
         try:
-            suffix = self._deriver.bounded(turn, new, EPOCH)
-            for history in self._grown[with_tools]:
-                if suffix is None or self._deriver.whole(history, turn, new, tools, EPOCH).text != suffix.text:
-                    return FROM_HISTORY
+            suffix = self._deriver.bounded(turn, new, EPOCH, tools=context_tools(proof))
+            return suffix is not None and all(
+                self._deriver.whole(history, turn, new, tools, EPOCH).text == suffix.text for history in histories
+            )
         except NotExtendable:
-            return FROM_HISTORY
-        return BOUNDED if self._grown[with_tools] else FROM_HISTORY
+            return False
+
+
+def context_tools(proof: str) -> tuple[Message, ...]:
+    """Tools of the bounded context: none, unless the template writes tool calls only when it is given some."""
+    return (LOOK,) if proof == BOUNDED_WITH_TOOLS else ()
 
 
 def _histories() -> Iterator[list[Message]]:

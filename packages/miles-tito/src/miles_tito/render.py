@@ -1,5 +1,6 @@
 """Messages to text: the chat template, run in a sandbox as transformers runs it."""
 
+import copy
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -46,13 +47,22 @@ class ChatTemplate:
             ) from error
 
     def with_arguments(self, form: str) -> "ChatTemplate":
-        """The same template with tool-call arguments in another form."""
-        return ChatTemplate(self.source, kwargs=self.kwargs, special_tokens=self.special_tokens, arguments=form)
+        """The same compiled template with tool-call arguments in another form."""
+        other = copy.copy(self)
+        other.arguments = form
+        return other
 
     def with_kwargs(self, kwargs: Mapping[str, Any]) -> "ChatTemplate":
-        """The same template with more arguments."""
-        merged = {**self.kwargs, **kwargs}
-        return ChatTemplate(self.source, kwargs=merged, special_tokens=self.special_tokens, arguments=self.arguments)
+        """The same compiled template with more arguments."""
+        other = copy.copy(self)
+        other.kwargs = {**self.kwargs, **kwargs}
+        return other
+
+    def with_special_tokens(self, tokens: Mapping[str, str]) -> "ChatTemplate":
+        """The same compiled template with other names for `bos_token` and the like."""
+        other = copy.copy(self)
+        other.special_tokens = dict(tokens)
+        return other
 
     def render(
         self,

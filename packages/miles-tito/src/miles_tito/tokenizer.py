@@ -19,7 +19,7 @@ from miles_tito.marks import refuse_marks, unmarked
 from miles_tito.parsers.formats import TurnFormat, detect
 from miles_tito.parsers.stream import StreamParser
 from miles_tito.profile import Profile, derive_profile
-from miles_tito.proof import BOUNDED, Prover, kind_of, may_be_bounded
+from miles_tito.proof import FROM_HISTORY, Prover, context_tools, kind_of, may_be_bounded
 from miles_tito.render import ChatTemplate
 from miles_tito.session import history_of, verify
 from miles_tito.transcript import Piece, Transcript
@@ -155,8 +155,9 @@ class ChatTokenizer:
         prepared = self._template.normalised([turn, *new])[1:]
         if transcript.all_sampled and may_be_bounded(prepared):
             kind = kind_of(turn, prepared, with_tools=bool(transcript.tools))
-            if self._proof(kind, turn, prepared, with_tools=bool(transcript.tools)) == BOUNDED:
-                suffix = self._deriver.bounded(turn, prepared, transcript.now)
+            proof = self._proof(kind, turn, prepared, with_tools=bool(transcript.tools))
+            if proof != FROM_HISTORY:
+                suffix = self._deriver.bounded(turn, prepared, transcript.now, tools=context_tools(proof))
                 if suffix is not None:
                     return suffix
         history = history_of(transcript, self._vocabulary, self._deriver, self.stop_token_ids)

@@ -9,6 +9,7 @@ from miles_core.errors import TokenError
 from miles_tito.errors import Divergence, NotExtendable, TemplateError
 from miles_tito.marks import unmarked
 from miles_tito.profile import EPOCH
+from miles_tito.proof import FROM_HISTORY
 from miles_tito.render import ChatTemplate, mentions
 from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.transcript import Transcript
@@ -51,7 +52,7 @@ def check_template(
     return TemplateReport(
         name=path.name,
         verdicts=tuple(trial.verdict(kind, required=kind in required) for kind in kinds),
-        findings=(*trial.findings, *_findings(chat)),
+        findings=(*trial.refusals(), *trial.findings, *_findings(chat)),
         facts=_facts(chat),
     )
 
@@ -61,10 +62,9 @@ def _load(path: Path, kwargs: Mapping[str, Any]) -> ChatTokenizer:
         return ChatTokenizer.from_pretrained(path, template_kwargs=kwargs)
     if not path.is_file():
         raise TokenError(f"expected a model folder or a .jinja file, found nothing at {path}.")
-    source = path.read_bytes().decode("utf-8")
-    vocabulary = default_vocabulary(source)
-    template = ChatTemplate(source, kwargs=kwargs, special_tokens=vocabulary.special_tokens)
-    return ChatTokenizer(template, vocabulary)
+    template = ChatTemplate(path.read_bytes().decode("utf-8"), kwargs=kwargs)
+    vocabulary = default_vocabulary(template)
+    return ChatTokenizer(template.with_special_tokens(vocabulary.special_tokens), vocabulary)
 
 
 @dataclass
@@ -76,21 +76,29 @@ class _Trial:
     tried: dict[str, int] = field(default_factory=dict)
     failures: dict[str, list[Failure]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    refused: dict[str, list[str]] = field(default_factory=dict)
 
     def run(self, shape: Shape, variant: str) -> None:
         """Grow the conversation step by step; it ends at the first append that is refused or wrong."""
         name = f"{shape.name} {variant}".strip()
         steps = list(shape.steps())
-        tools = self.tools if shape.needs_tools else None
-        try:
-            transcript = self.chat.begin(steps[0][0], tools, now=EPOCH)
-        except TemplateError as error:
-            return self._note(f"the template refuses the prompt of {shape.name!r}: {error}")
+        transcript = self._begin(steps[0][0], shape)
+        if transcript is None:
+            return
         for _, turn, appended in steps:
             grown = self._step(transcript, turn, appended, shape, name)
             if grown is None:
-                return None
+                return
             transcript = grown
+
+    def _begin(self, messages: Sequence[Message], shape: Shape) -> Transcript | None:
+        """The prompt, without tools unless the shape needs them or the template insists; None when it refuses."""
+        for tools in (self.tools,) if shape.needs_tools else ((), self.tools):
+            try:
+                return self.chat.begin(messages, tools, now=EPOCH)
+            except TemplateError as error:
+                refusal = str(error)
+        self.refused.setdefault(refusal, []).append(shape.name)
         return None
 
     def _step(
@@ -110,10 +118,12 @@ class _Trial:
         self.tried[kind] = self.tried.get(kind, 0) + 1
         return grown
 
-    def _note(self, what: str) -> None:
-        finding = Finding(severity="warning", what=what)
-        if finding not in self.findings:
-            self.findings.append(finding)
+    def refusals(self) -> list[Finding]:
+        """A finding for each reason why prompts were refused."""
+        return [
+            Finding(severity="warning", what=f"{reason} (prompts of {len(names)} conversations, first {names[0]!r})")
+            for reason, names in self.refused.items()
+        ]
 
     def _agrees(self, transcript: Transcript, kind: str, name: str, appended: Sequence[Message]) -> bool:
         first = self.chat.verify(transcript).first
@@ -149,7 +159,7 @@ class _Trial:
             tried=self.tried.get(kind, 0),
             required=required,
             failures=tuple(self.failures.get(kind, ())),
-            proof="bounded" if proofs == {"bounded"} else "history",
+            proof="history" if FROM_HISTORY in proofs or not proofs else "bounded",
         )
 
 

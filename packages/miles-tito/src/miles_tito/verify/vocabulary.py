@@ -16,11 +16,11 @@ _CONTROL = re.compile(
 _DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 
-def default_vocabulary(source: str) -> Vocabulary:
+def default_vocabulary(template: ChatTemplate) -> Vocabulary:
     """The 256 bytes and every control token the template writes; `bos_token` and the like only where it uses them."""
-    special = {name: token for name, token in _DEFAULTS.items() if mentions(source, name)}
-    template = ChatTemplate(source, special_tokens=special)
-    texts = [literals_of(source)]
+    special = {name: token for name, token in _DEFAULTS.items() if mentions(template.source, name)}
+    template = template.with_special_tokens(special)
+    texts = [literals_of(template.source)]
     for messages in ([USER, SAYS, USER], [{"role": "system", "content": "s"}, USER, CALLS, TOOL]):
         texts.append(try_render(template, messages, generation_prompt=True) or "")
     found = [match[0] for text in texts for match in _CONTROL.finditer(text)]
