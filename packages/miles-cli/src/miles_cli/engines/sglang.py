@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -110,16 +111,10 @@ class SglangServer:
     def stop(self, *, timeout_s: float = 20.0) -> None:
         """End the server and the processes it started: asked first, killed when late."""
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            try:
+            with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, sign)
-            except ProcessLookupError:
-                pass
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                continue
-            if sign is signal.SIGTERM and not _group_lives(self.process.pid):
-                return
 
     def _died(self) -> str | None:
         code = self.process.poll()
@@ -161,11 +156,3 @@ async def join(config: SglangConfig, *, token: str | None = None) -> Sequence[st
     urls = [url.rstrip("/") for url in config.urls]
     await asyncio.gather(*(wait_healthy(url, timeout_s=config.start_timeout_s, token=token) for url in urls))
     return urls
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True

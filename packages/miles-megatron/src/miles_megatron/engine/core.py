@@ -71,6 +71,7 @@ class EngineCore:
             "vocab_size": self._runner.vocab_size,
             "eos_token_ids": sorted(self._runner.eos_ids),
             "dtype": self.config.dtype,
+            "bit_equal_to_trainer": self._runner.exact,
             "max_running_requests": self.config.max_running,
         }
 

@@ -27,7 +27,7 @@ class _Batch:
     """Pieces attended as one padded batch over slots `[first, first + count)`.
 
     tokens: `[n]`, their packed positions; None for all of `[begin, begin + n)` with nothing to pad.
-    places `[n]`: their rows in `[count * width]`.
+    places `[n]`: their rows in `[count * width]`. dead: 0 where a key is visible, -inf where not.
     """
 
     first: int
@@ -58,7 +58,7 @@ class StepAttend:
         """`[tokens, heads, d]`; rows behind the step's tokens are padding and stay 0."""
         n, heads = self.num_tokens, query.shape[1]
         self._cache.write(layer, self._rows, key[:n], value[:n])
-        out = torch.zeros_like(query)
+        out: Tensor | None = None
         scaled = query * scale
         for batch in self._batches:
             slots = slice(batch.first, batch.first + batch.count)
@@ -67,8 +67,12 @@ class StepAttend:
             rows = group_rows(self._spread(scaled, batch), key.shape[1])
             found = weigh(probabilities(rows, keys, batch.dead), values)
             flat = ungroup_rows(found, batch.width, heads).flatten(0, 1)
-            out[batch.begin : batch.begin + batch.size] = flat if batch.places is None else flat[batch.places]
-        return out
+            flat = flat if batch.places is None else flat[batch.places]
+            if batch.size == query.shape[0]:
+                return flat
+            out = torch.zeros_like(query) if out is None else out
+            out[batch.begin : batch.begin + batch.size] = flat
+        return torch.zeros_like(query) if out is None else out
 
     def _plan(self, pieces: Sequence[Piece]) -> list[_Batch]:
         """Single tokens share one batch over the slots they span; each longer piece has one of its own."""
@@ -99,9 +103,10 @@ class StepAttend:
         device = self._rows.device
         keys = -(-longest // KEY_BLOCK) * KEY_BLOCK
         width = 1 if count > 1 else size
-        dead = invisible(starts, width=width, keys=keys, group_size=self._group_size).to(device)
+        dead = invisible(starts, width=width, keys=keys, group_size=self._group_size)
+        hidden = torch.zeros(dead.shape, dtype=self._cache.keys.dtype).masked_fill_(dead, float("-inf")).to(device)
         where = None if places is None else places.to(device)
-        return _Batch(first, count, width, keys, begin, size, where, dead)
+        return _Batch(first, count, width, keys, begin, size, where, hidden)
 
     @staticmethod
     def _spread(query: Tensor, batch: _Batch) -> Tensor:

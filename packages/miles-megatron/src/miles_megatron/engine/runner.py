@@ -4,19 +4,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from miles_core.errors import ConfigError
 from miles_megatron.engine.cache import PAGE, CacheShape, SlotCache
 from miles_megatron.engine.config import EngineConfig
 from miles_megatron.engine.forward import Decoder, ModelDecoder, Piece, step
+from miles_megatron.engine.fused import fuse
 from miles_megatron.engine.sampler import Draw, sample
 from miles_megatron.engine.scheduler import Segment
+from miles_megatron.engine.self_check import gives_packed_bits
 from miles_megatron.models.load import DTYPES, load_causal_lm
 
 
 class Runner:
-    """Loads a model folder and computes steps of it."""
+    """Loads a model folder and computes steps of it.
+
+    exact: whether, on this machine, its steps have the bits of the trainer's packed forward (checked at start).
+    """
 
     def __init__(self, config: EngineConfig, model_dir: Path) -> None:
         self.model = load_causal_lm(model_dir, dtype=config.dtype, device=config.device).requires_grad_(False)
@@ -38,7 +44,20 @@ class Runner:
             dtype=DTYPES[config.dtype],
             device=config.device,
         )
-        self._decoder: Decoder = ModelDecoder(self.model)
+        self._decoder, self.exact = self._choose_decoder(fused=config.fused)
+
+    def _choose_decoder(self, *, fused: bool) -> tuple[Decoder, bool]:
+        """The fused decoder where it has the packed forward's bits, else the model's own; and whether that one has."""
+
+        def exact(decoder: Decoder) -> bool:
+            return gives_packed_bits(decoder, self.model, self.cache, vocab_size=self.vocab_size)
+
+        plain = ModelDecoder(self.model)
+        with torch.inference_mode():
+            quick = fuse(self.model) if fused else None
+            if quick is not None and exact(quick):
+                return quick, True
+            return plain, exact(plain)
 
     def compute(self, segments: Sequence[Segment]) -> list[tuple[int, float]]:
         """Compute the segments; the token and log-probability that follow each one that is `last`, in order."""

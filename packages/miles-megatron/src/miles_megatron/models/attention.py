@@ -70,11 +70,13 @@ def probabilities(q: Tensor, k: Tensor, dead: Tensor) -> Tensor:
     """`softmax(q k^T)` over visible keys, `[batch, kv_heads, rows, keys]`, in float32 or wider, then q's dtype.
 
     q `[batch, kv_heads, rows, d]` already scaled; k `[batch, kv_heads, keys, d]`, keys a multiple of 64, finite
-    everywhere; dead: True where a key is invisible, broadcastable to the result, at least one key visible per row.
+    everywhere. dead, broadcastable to the result: True where a key is invisible, or a float of 0 and -inf that says the
+    same and is faster to apply; at least one key is visible per row.
     """
     batch, kv_heads, rows, d = q.shape
     scores = torch.bmm(q.reshape(-1, rows, d), k.reshape(batch * kv_heads, -1, d).transpose(1, 2))
-    scores = scores.view(batch, kv_heads, rows, -1).masked_fill_(dead, float("-inf"))
+    scores = scores.view(batch, kv_heads, rows, -1)
+    scores = scores.masked_fill_(dead, float("-inf")) if dead.dtype is torch.bool else scores.add_(dead)
     return scores.softmax(-1) if q.dtype.itemsize >= 4 else scores.float().softmax(-1).to(q.dtype)
 
 
