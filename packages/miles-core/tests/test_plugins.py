@@ -89,7 +89,7 @@ def test_what_cannot_be_used_is_told(plugin_file, kind, name, told):
 def test_options_are_checked_against_the_signature(plugin_file):
     base = plugin_file.parent
     assert load("rewards", "mine.py:demands", base=base, options=["url"])
-    with pytest.raises(PluginError, match="called with the options scal, found .*unexpected keyword argument 'scal'"):
+    with pytest.raises(PluginError, match=r"called with the options scal, found .*unexpected keyword argument 'scal'"):
         load("rewards", "mine.py:good", base=base, options=["scal"])
 
 

@@ -120,7 +120,7 @@ def test_mathematics_that_is_no_number_is_compared_symbolically(make_sample, mak
 
 
 def test_an_answer_of_digits_without_end_is_judged_at_once(make_sample, make_prompt):
-    start = time.perf_counter()
+    start = time.process_time()
     for answer in (
         "9" * 200_000,
         "(" * 20_000,
@@ -139,7 +139,7 @@ def test_an_answer_of_digits_without_end_is_judged_at_once(make_sample, make_pro
         assert math_reward(make_sample(answer), make_prompt("1/7")) == 0
         number_of(answer)
         last_number(answer)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_the_boxed_reward_needs_a_box(make_sample, make_prompt):
