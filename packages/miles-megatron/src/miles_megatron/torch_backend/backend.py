@@ -53,15 +53,11 @@ class TorchBackend:
             device=config.device,
             timeout_s=config.collective_timeout_s,
         )
-        causal_lm = load_causal_lm(
-            self._source,
-            dtype=config.dtype,
-            device=str(self._ranks.device),
-            batch_invariant=config.batch_invariant,
-        )
-        self._model = ScoringModel(causal_lm, chunk_rows=config.logprob_chunk_rows)
-        compute = getattr(torch, config.compute_dtype) if config.compute_dtype else None
-        shard(self._model, self._ranks.mesh, compute_dtype=compute)
+        try:
+            self._model = self._load_model()
+        except BaseException:
+            self._ranks.close()
+            raise
         self._policy = TorchPolicy(self._model, self._ranks, config.optimizer, with_reference=algorithm.uses_reference)
         self._trainer = PolicyTrainer(
             self._policy,
@@ -72,6 +68,19 @@ class TorchBackend:
             oversize=config.oversize,
             seed=seed,
         )
+
+    def _load_model(self) -> ScoringModel:
+        config = self.config
+        causal_lm = load_causal_lm(
+            self._source,
+            dtype=config.dtype,
+            device=str(self._ranks.device),
+            batch_invariant=config.batch_invariant,
+        )
+        model = ScoringModel(causal_lm, chunk_rows=config.logprob_chunk_rows)
+        compute = getattr(torch, config.compute_dtype) if config.compute_dtype else None
+        shard(model, self._ranks.mesh, compute_dtype=compute)
+        return model
 
     def step(self, batch: TrainBatch) -> Mapping[str, float]:
         """Train on the batch; see `PolicyTrainer.step` for the metrics, equal on every rank."""
