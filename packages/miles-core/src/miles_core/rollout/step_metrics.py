@@ -30,8 +30,8 @@ def step_metrics(kept: Sequence[Group], every: Sequence[Group]) -> dict[str, flo
     trained = sum(s.finish is not Finish.ABORTED for group in kept for s in group.samples)
     figures = found.values()
     return {
-        "reward_mean": statistics.fmean(rewards) if rewards else 0.0,
-        # Exact arithmetic: equal rewards have a deviation of exactly 0.
+        "reward_mean": statistics.mean(rewards) if rewards else 0.0,
+        # Exact arithmetic: equal rewards have their own value as mean and a deviation of exactly 0.
         "reward_std": statistics.pstdev(rewards) if rewards else 0.0,
         "response_length_mean": figures.get("response_length_mean", 0.0),
         "turns_mean": figures.get("turns_mean", 0.0),
