@@ -12,13 +12,15 @@ from typing import Any
 
 import httpx
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from miles_core import sample_codec
 from miles_router.app import create_router_app
 from miles_router.config import HealthConfig, RouterConfig
 from miles_router.serve import ServerThread
 from miles_router.sessions.app import create_session_app
 from miles_router.sessions.config import SessionServerConfig
 from miles_tito import ChatTokenizer
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 CHATML = """\
 {%- if tools %}{{ '<|im_start|>system\\nTools:' }}{% for tool in tools %}{{ ' ' + (tool | tojson) }}{% endfor %}\
@@ -31,7 +33,8 @@ CHATML = """\
 {%- else %}
 {{- '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
 {%- for call in message.tool_calls or [] %}
-{{- '\\n<tool_call>\\n' + ({'name': call.function.name, 'arguments': call.function.arguments} | tojson) + '\\n</tool_call>' }}
+{%- set body = {'name': call.function.name, 'arguments': call.function.arguments} %}
+{{- '\\n<tool_call>\\n' + (body | tojson) + '\\n</tool_call>' }}
 {%- endfor %}
 {{- '<|im_end|>\\n' }}
 {%- endif %}
@@ -47,7 +50,11 @@ def model_dir(tmp_path_factory):
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    corpus = ["the tool answered that the weather in Paris is fine", "user assistant system", "hello there, hello world"]
+    corpus = [
+        "the tool answered that the weather in Paris is fine",
+        "user assistant system",
+        "hello there, hello world",
+    ]
     trainer = trainers.BpeTrainer(
         vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
@@ -130,7 +137,12 @@ class FakeEngine:
                 "headers": [[n.decode(), v.decode()] for n, v in scope["headers"]],
                 "size": len(body),
             }
-            await self._json(send, 200, found, [(b"x-twice", b"1"), (b"x-twice", b"2"), (b"connection", b"x-private"), (b"x-private", b"1")])
+            await self._json(
+                send,
+                200,
+                found,
+                [(b"x-twice", b"1"), (b"x-twice", b"2"), (b"connection", b"x-private"), (b"x-private", b"1")],
+            )
         else:
             await self._json(send, 404, {"error": path})
 
@@ -263,6 +275,57 @@ def until(condition: Callable[[], Any], what: str, *, timeout_s: float = 10.0) -
     while not condition():
         assert time.monotonic() < give_up, f"waited {timeout_s} s for {what}"
         time.sleep(0.005)
+
+
+class SessionCaller:
+    """A client of one session server, with the calls that tests make most."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def url(self, session) -> str:
+        return f"{self.http.base_url}/sessions/{session}/v1/chat/completions"
+
+    def create(self, **spec) -> str:
+        answer = self.http.post("/sessions", json=spec)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["session_id"]
+
+    def ask(self, session, messages, *, headers=None, **fields) -> httpx.Response:
+        body = {"messages": messages, **fields}
+        return self.http.post(f"/sessions/{session}/v1/chat/completions", json=body, headers=headers)
+
+    def say(self, session, messages, **fields) -> dict[str, Any]:
+        answer = self.ask(session, messages, **fields)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["choices"][0]["message"]
+
+    def stream(self, session, messages, **fields) -> list[dict[str, Any]]:
+        """All chunks of a stream; `[DONE]` must end it."""
+        body = {"messages": messages, "stream": True, **fields}
+        answer = self.http.post(f"/sessions/{session}/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        events = [line.removeprefix("data: ") for line in answer.text.split("\n") if line]
+        assert events[-1] == "[DONE]", events[-1]
+        return [json.loads(event) for event in events[:-1]]
+
+    def samples(self, session):
+        answer = self.http.post(f"/sessions/{session}/samples", json={"prompt_id": "0-1", "rollout_id": "1/0-1/0"})
+        assert answer.status_code == 200, answer.text
+        return sample_codec.decode(answer.content)
+
+    def state(self, session) -> dict[str, Any]:
+        return self.http.get(f"/sessions/{session}").json()
+
+
+@pytest.fixture
+def caller(bench):
+    """Starts a session server in front of an engine and returns a caller of it."""
+
+    def start(engine_url: str, **options) -> SessionCaller:
+        return SessionCaller(bench.client(bench.sessions(engine_url, **options)[1]))
+
+    return start
 
 
 @pytest.fixture(name="until")

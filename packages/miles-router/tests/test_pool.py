@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from miles_core.errors import ConfigError
 from miles_router.pool import NoWorkerError, Pool, WorkerState
 from miles_router.urls import worker_url

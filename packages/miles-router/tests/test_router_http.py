@@ -85,7 +85,7 @@ def test_a_body_over_the_limit_is_413_declared_or_not(bench):
 
 
 def test_pieces_of_a_stream_arrive_while_the_worker_still_writes(bench, Reply):
-    engine, worker = bench.engine(lambda prompt, body: Reply("abcdef", step_s=0.05))
+    _engine, worker = bench.engine(lambda prompt, body: Reply("abcdef", step_s=0.05))
     _, url = bench.router(worker)
     times = []
     with bench.client(url).stream("POST", "/generate", json={**GENERATE, "stream": True}) as answer:
@@ -188,7 +188,7 @@ def test_workers_are_listed_with_state_load_and_version(bench):
 
 def test_after_a_new_version_only_workers_that_report_it_get_calls(bench):
     (old, old_url), (new, new_url) = bench.engine(), bench.engine()
-    app, url = bench.router(old_url, new_url)
+    _app, url = bench.router(old_url, new_url)
     client = bench.client(url)
     new.version = "3"
     answer = client.post("/weight_version", json={"version": 3}).json()
@@ -228,7 +228,7 @@ def test_a_worker_that_stops_answering_its_probes_is_quarantined(bench, until):
 
 def test_a_removed_worker_finishes_its_calls_and_gets_no_more(bench, Reply, until):
     engine, worker = bench.engine(lambda prompt, body: Reply("slow", delay_s=0.5))
-    app, url = bench.router(worker, queue_timeout_s=0.1)
+    _app, url = bench.router(worker, queue_timeout_s=0.1)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(httpx.post(url + "/generate", json=GENERATE, timeout=20)))
     thread.start()

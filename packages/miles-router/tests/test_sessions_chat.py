@@ -5,6 +5,7 @@ import json
 import httpx
 import numpy as np
 import pytest
+
 from miles_core import sample_codec, seeds
 from miles_core.sample import Finish, Origin
 
@@ -220,7 +221,7 @@ def test_a_truncated_turn_is_continued_as_the_server_was_told(bench, Reply, poli
 
 def test_weight_versions_are_those_of_each_token(bench, Reply):
     meta = {"token_weight_versions": [[3, 2], [4, 2]]}
-    engine, url = bench.engine(lambda prompt, body: Reply(ids=[10, 11, 12, 13], finish="length", meta=meta))
+    _engine, url = bench.engine(lambda prompt, body: Reply(ids=[10, 11, 12, 13], finish="length", meta=meta))
     client = bench.client(bench.sessions(url)[1])
     session = create(client)
     say(client, session, [USER])

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from miles_tito import ChatTokenizer
 from starlette.exceptions import HTTPException
 
 from miles_core.errors import MilesError, SessionError
@@ -15,6 +14,7 @@ from miles_router.sessions.config import SessionServerConfig
 from miles_router.sessions.engine import EngineClient
 from miles_router.sessions.routes import failure, session_routes
 from miles_router.sessions.service import SessionService
+from miles_tito import ChatTokenizer
 
 
 class SessionApp(FastAPI):
@@ -67,5 +67,9 @@ def create_session_app(config: SessionServerConfig, *, chat: ChatTokenizer | Non
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
         return failure(SessionError(f"{request.method} {request.url.path}: {error.detail}.", status=error.status_code))
+
+    @app.exception_handler(Exception)
+    async def crashed(_: Request, error: Exception) -> Response:
+        return failure(SessionError(f"the server failed: {type(error).__name__}; its log has the details.", status=500))
 
     return app

@@ -96,6 +96,8 @@ class EngineClient:
                 piece = read_piece(last, len(seen))
                 seen += piece.ids
                 yield piece
+        if last is None:
+            raise EngineError("the engine ended its stream without a token.", status=502)
         generation = finished(read_generation(last))
         if list(generation.ids) != seen:
             raise EngineError("the engine's stream is not cumulative: earlier output_ids changed.", status=502)

@@ -111,9 +111,14 @@ def _check_known(fields: Mapping[str, Any]) -> None:
             continue
         if name not in ONLY_VALUES:
             raise _bad(f"{name}: this field is not known here; remove it.")
-        if value not in ONLY_VALUES[name] or (isinstance(value, bool) and True not in ONLY_VALUES[name]):
+        if not any(_same(value, allowed) for allowed in ONLY_VALUES[name]):
             allowed = " or ".join(orjson.dumps(v).decode() for v in ONLY_VALUES[name] if v is not None) or "null"
             raise _bad(f"{name}: only {allowed} is supported in a session, found {value!r}.")
+
+
+def _same(value: object, allowed: object) -> bool:
+    # True equals 1 in Python, not in JSON.
+    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
 
 
 def _messages(messages: object) -> tuple[Mapping[str, Any], ...]:

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from miles_tito.tokenizer import ChatTokenizer
-
 from miles_core import seeds
 from miles_core.errors import SessionError, TokenError
 from miles_router.sessions.config import SessionServerConfig
@@ -13,6 +11,7 @@ from miles_router.sessions.openai_chat import ChatRequest, tools_key
 from miles_router.sessions.session import Session
 from miles_router.sessions.tree import Turn
 from miles_tito.errors import NotExtendable
+from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.transcript import Transcript
 
 

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from miles_tito import ChatTokenizer
-
 from miles_core.errors import TokenError
 from miles_router.sessions.samples import choose_leaves
 from miles_router.sessions.session import Session
 from miles_router.sessions.tree import Turn
+from miles_tito import ChatTokenizer
 
 
 def describe(session: Session, turns: Sequence[Turn], chat: ChatTokenizer) -> Mapping[str, Any]:

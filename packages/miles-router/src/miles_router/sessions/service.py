@@ -27,6 +27,10 @@ from miles_router.sessions.tree import Turn
 from miles_tito import ChatTokenizer
 
 
+RETRY_GRACE_S = 0.03
+"""How long a request waits that is the same as one under way, to see whether that one's caller has left."""
+
+
 class SessionService:
     """Sessions in front of one engine URL. Methods run on one event loop; `close` ends everything it started."""
 
@@ -54,8 +58,7 @@ class SessionService:
         An identical request also joins an attempt whose caller left before it had the answer.
         """
         context = await self._context_length()
-        # A caller that drops its connection and comes back at once can be read before its leaving is.
-        await asyncio.sleep(0)
+        await _settled(self.store.get(session_id).attempts.get(request.fingerprint))
         session = self.store.get(session_id)
         if earlier := _earlier(session, request, key, retry):
             earlier.join()
@@ -209,6 +212,17 @@ class SessionService:
             del session.attempts[attempt.fingerprint]
         for key in [key for key, other in session.keyed.items() if other is attempt]:
             del session.keyed[key]
+
+
+async def _settled(twin: Attempt | None) -> None:
+    """Give the end of an identical request's connection a moment to be noticed.
+
+    A caller that drops its connection and comes back at once can be heard before its leaving is.
+    """
+    tries = 0 if twin is None else 10
+    while tries and twin is not None and not twin.done and not twin.abandoned:
+        tries -= 1
+        await asyncio.sleep(RETRY_GRACE_S / 10)
 
 
 def _earlier(session: Session, request: ChatRequest, key: str | None, retry: bool) -> Attempt | None:

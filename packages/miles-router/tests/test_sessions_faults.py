@@ -1,0 +1,91 @@
+"""Engines that fail, lie or abort: a clear status, nothing recorded, and the session goes on."""
+
+import socket
+
+import pytest
+
+USER = {"role": "user", "content": "hello"}
+
+
+@pytest.mark.parametrize(
+    ("reply", "says"),
+    [
+        ({"drop_logprob": True}, "one log-probability per output id"),
+        ({"finish": "abort"}, "scripted abort"),
+        ({"finish": "odd"}, "finish reason"),
+        ({"ids": []}, "without a token"),
+        ({"meta": {"output_token_logprobs": [[-1.0, 99999, None]], "x": 1}, "ids": [5], "finish": "length"}, "99999"),
+        ({"meta": {"output_token_logprobs": [[0.5, 5, None]]}, "ids": [5], "finish": "length"}, "0.5"),
+        ({"meta": {"output_token_logprobs": [[None, 5, None]]}, "ids": [5], "finish": "length"}, "None"),
+        ({"meta": {"weight_version": "blue"}}, "weight version"),
+        ({"meta": {"token_weight_versions": [[1, 1]]}}, "weight versions of"),
+        ({"meta": {"finish_reason": None}}, "without a finish reason"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_proves_no_tokens_is_502_and_unrecorded(bench, caller, Reply, reply, says, stream):
+    replies = iter([Reply(**reply), Reply("fine")])
+    _, url = bench.engine(lambda prompt, body: next(replies))
+    client = caller(url)
+    session = client.create()
+    answer = client.ask(session, [USER], stream=stream)
+    assert answer.status_code == 502 or (stream and '"error"' in answer.text and "[DONE]" not in answer.text)
+    assert says in answer.text
+    state = client.state(session)
+    assert (state["turns"], state["failed_turns"], state["in_flight"]) == ([], 1, 0)
+    assert client.say(session, [USER])["content"] == "fine"
+
+
+@pytest.mark.parametrize("status", [400, 429, 500, 503])
+def test_a_status_of_the_engine_passes_through_with_its_body(bench, caller, Reply, status):
+    _, url = bench.engine(lambda prompt, body: Reply(status=status))
+    client = caller(url)
+    session = client.create()
+    answer = client.ask(session, [USER])
+    assert answer.status_code == status
+    assert answer.json() == {"error": {"message": "scripted", "type": "x", "code": None}}
+    assert client.state(session)["turns"] == []
+
+
+def test_an_engine_that_is_not_there_is_502_and_one_that_is_silent_504(bench, caller, Reply):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    client = caller(f"http://127.0.0.1:{port}", context_length=100)
+    assert client.ask(client.create(), [USER]).status_code == 502
+    _, url = bench.engine(lambda prompt, body: Reply(hang=True))
+    client = caller(url, answer_timeout_s=0.2)
+    answer = client.ask(client.create(), [USER])
+    assert answer.status_code == 504
+    assert "waited 0.2 s" in answer.json()["error"]["message"]
+
+
+def test_a_router_without_workers_gives_503_with_retry_after(bench, caller):
+    _, router = bench.router(queue_timeout_s=0.1)
+    client = caller(router, context_length=100)
+    answer = client.ask(client.create(), [USER])
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_without_a_context_length_from_the_engine_the_models_own_counts(bench, caller):
+    engine, url = bench.engine()
+    engine.context_length = None
+    client = caller(url)
+    client.say(client.create(), [USER])
+    prompt = len(engine.calls[0]["input_ids"])
+    assert engine.calls[0]["sampling_params"]["max_new_tokens"] == 4096 - prompt
+
+
+def test_sessions_go_on_when_one_of_two_engines_is_shut_down(bench, caller, Reply, until):
+    engines = [bench.engine(lambda prompt, body: Reply("fine")) for _ in range(2)]
+    _app, router = bench.router(*[url for _, url in engines])
+    client = caller(router)
+    session = client.create()
+    messages = [USER]
+    for turn in range(6):
+        messages += [client.say(session, messages), USER]
+        if turn == 2:
+            bench._servers[0].stop()
+    (sample,) = client.samples(session)
+    assert sample.metadata["turns"] == 6
+    assert sum(len(engine.calls) for engine, _ in engines) == 6
