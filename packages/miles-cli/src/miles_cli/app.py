@@ -31,15 +31,21 @@ app.add_typer(config.app, name="config")
 app.command("doctor")(doctor.doctor)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"miles {version('miles-cli')}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
-    if version:
-        from importlib.metadata import version as installed
-
-        typer.echo(f"miles {installed('miles-cli')}")
-        raise typer.Exit
+    """Options that come before any command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -18,10 +18,13 @@ def check_template(
     """
     from miles_tito.verify import check_template as check
 
-    from miles_core.errors import ConfigError
+    from miles_core.errors import ConfigError, TokenError
 
     if not target.exists():
         raise ConfigError(f"expected a model folder or a .jinja file at {target}, found nothing there.")
-    report = check(target)
+    try:
+        report = check(target)
+    except TokenError as error:
+        raise ConfigError(f"{target}: {error}") from error
     typer.echo(report.to_json() if as_json else report.to_text())
     return SOUND if report.sound else UNSOUND

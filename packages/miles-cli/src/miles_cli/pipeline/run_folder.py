@@ -121,8 +121,10 @@ def read_json(path: Path) -> Any:
 def _check_before_lock(path: Path, mode: Mode) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"expected a folder for the run at {path}, found a file; give another --out.")
-    present = {entry.name for entry in path.iterdir()} - {LOCK} if path.exists() else set()
+    present = {entry.name for entry in path.iterdir() if not _is_void(entry)} if path.exists() else set()
     if mode == "new" and present:
+        if (path / LOCK).exists():
+            _lock(path / LOCK, wait_s=0.0).close()
         raise ConfigError(
             f"expected an empty run folder at {path}, found {_few(present)}; "
             "use --resume to continue that run, --overwrite to delete it, or another --out."
@@ -132,6 +134,11 @@ def _check_before_lock(path: Path, mode: Mode) -> None:
         raise ConfigError(f"--overwrite deletes runs only; found {_few(strangers)} in {path}: give another --out.")
     if mode == "resume" and "config.toml" not in present:
         raise ConfigError(f"--resume: expected a run in {path}, found none; start it without --resume.")
+
+
+def _is_void(entry: Path) -> bool:
+    """The lock, or a folder without anything in it: what a run that never began leaves."""
+    return entry.name == LOCK or (entry.is_dir() and not any(entry.iterdir()))
 
 
 def _few(names: set[str]) -> str:

@@ -1,0 +1,99 @@
+"""The command line: what it imports, what it prints, how it exits."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from miles_cli.app import execute
+
+HEAVY = ("torch", "ray", "transformers", "fastapi")
+COMMANDS = [
+    [],
+    ["run"],
+    ["recipes"],
+    ["check-template"],
+    ["router"],
+    ["sessions"],
+    ["engine"],
+    ["config"],
+    ["config", "show"],
+    ["config", "schema"],
+    ["doctor"],
+]
+CHATML = """{%- for tool in tools or [] %}{{ (tool | tojson) + "\n" }}{% endfor %}
+{%- for m in messages %}{{ "<|im_start|>" + m.role + "\n" }}
+{%- if m.reasoning_content %}{{ "<think>" + m.reasoning_content + "</think>" }}{% endif %}{{ m.content }}
+{%- for call in m.tool_calls or [] %}
+{{- '<tool_call>{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) }}
+{{- "}</tool_call>" }}{% endfor %}{{ "<|im_end|>\n" }}{% endfor %}
+{%- if add_generation_prompt %}{{ "<|im_start|>assistant\n" }}{% endif %}"""
+
+
+def test_no_help_page_imports_torch_ray_transformers_or_fastapi():
+    program = f"""
+import sys
+from miles_cli.app import execute
+for command in {COMMANDS!r}:
+    assert execute([*command, "--help"]) == 0, command
+print([name for name in {HEAVY!r} if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_that_of_the_distribution(capsys):
+    from importlib.metadata import version
+
+    assert execute(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"miles {version('miles-cli')}"
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["run", "--steps", "3"], ["run", "a", "b"], ["engine"]])
+def test_a_wrong_command_line_exits_with_2(arguments, capsys):
+    assert execute(arguments) == 2
+    assert capsys.readouterr().err
+
+
+def test_an_unknown_recipe_names_the_nearest_one(capsys):
+    assert execute(["run", "quikstart", "--dry-run"]) == 2
+    said = capsys.readouterr().err
+    assert "'quikstart'" in said
+    assert "did you mean 'quickstart'" in said
+    assert said.count("\n") == 1
+
+
+def test_recipes_lists_the_quickstart(capsys):
+    assert execute(["recipes"]) == 0
+    assert "quickstart" in capsys.readouterr().out
+
+
+def test_the_schema_of_recipes_is_json_and_names_every_section(capsys):
+    assert execute(["config", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    sections = set(schema["$defs"]["RunConfig"]["properties"])
+    assert sections == {
+        "kind", "run", "model", "data", "rollout", "reward", "algorithm", "trainer", "engines", "router", "sessions",
+        "weights", "ray",
+    }  # fmt: skip
+
+
+def test_a_sound_template_exits_with_0_and_an_unsound_one_with_1(tmp_path: Path, capsys):
+    sound = tmp_path / "sound.jinja"
+    sound.write_text(CHATML)
+    counts = tmp_path / "counts.jinja"
+    counts.write_text("{{ messages | length }}" + CHATML)
+    assert execute(["check-template", str(sound)]) == 0
+    assert execute(["check-template", str(counts), "--json"]) == 1
+    report = capsys.readouterr().out
+    assert json.loads(report[report.index("{") :])["sound"] is False
+
+
+def test_a_template_that_cannot_be_read_exits_with_2(tmp_path: Path, capsys):
+    broken = tmp_path / "broken.jinja"
+    broken.write_text("{% for %}")
+    assert execute(["check-template", str(broken)]) == 2
+    assert execute(["check-template", str(tmp_path / "absent.jinja")]) == 2
+    assert "Traceback" not in capsys.readouterr().err

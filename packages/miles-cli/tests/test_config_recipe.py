@@ -1,0 +1,186 @@
+"""From a recipe file to a configuration: origins, paths, and one sentence for each thing that cannot work."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tomli_w
+from miles_core.config import dump_toml, read_toml
+from miles_core.errors import ConfigError, DataError, MilesError
+
+from miles_cli.checks import check
+from miles_cli.load_config import lines_with_origin, load, load_resumed
+from miles_cli.pipeline.run_folder import RunFolder
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, tiny_model: Path):
+    """Writes a recipe with changes; the answer is its path."""
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "one", "label": "1"}\n{"prompt": "two", "label": "2"}\n')
+    (tmp_path / "agent.py").write_text("async def run(*, base_url, prompt, request_kwargs, metadata): ...\n")
+
+    def write(**sections: dict) -> str:
+        tree: dict = {
+            "run": {"steps": 2, "name": "tiny"},
+            "model": {"type": "folder", "path": str(tiny_model)},
+            "data": {"type": "jsonl", "path": "prompts.jsonl"},
+            "rollout": {"prompts_per_step": 2, "samples_per_prompt": 2, "agent": "agent.py:run"},
+            "reward": {"name": "math"},
+        }
+        for name, changes in sections.items():
+            tree[name] = {**tree.get(name, {}), **changes}
+        path = tmp_path / "recipe.toml"
+        path.write_text(tomli_w.dumps(tree))
+        return str(path)
+
+    return write
+
+
+def refusal(path: str, *overrides: str) -> str:
+    """The sentence with which a recipe is refused."""
+    with pytest.raises(MilesError) as caught:
+        check(load(path, overrides).config)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_good_recipe_passes_and_its_paths_start_at_its_folder(recipe, tmp_path: Path, monkeypatch):
+    path = recipe()
+    monkeypatch.chdir("/")
+    config = load(path, ()).config
+    check(config)
+    assert config.data.path == tmp_path / "prompts.jsonl"
+    assert config.rollout.agent == f"{tmp_path}/agent.py:run"
+
+
+def test_an_override_wins_and_its_path_starts_at_the_working_folder(recipe, tmp_path: Path, monkeypatch):
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    (other / "p.jsonl").write_text('{"prompt": "three"}\n')
+    monkeypatch.chdir(other)
+    resolved = load(recipe(), ["data.path=p.jsonl", "run.seed=7"])
+    assert resolved.config.data.path == other / "p.jsonl"
+    assert resolved.config.run.seed == 7
+    lines = [line.split("#") for line in lines_with_origin(resolved)]
+    origins = {text.split("=")[0].strip(): origin.strip() for text, origin in lines}
+    assert origins["run.seed"] == "--set run.seed"
+    assert origins["run.steps"] == "recipe.toml"
+    assert origins["run.keep"] == "default"
+
+
+def test_the_resolved_recipe_survives_its_own_file(recipe, tmp_path: Path):
+    config = load(recipe(), ["trainer.optimizer.lr=0.001"]).config
+    copy = tmp_path / "config.toml"
+    copy.write_text(dump_toml(config))
+    assert load(str(copy), ()).config == config
+    assert read_toml(copy)["trainer"]["optimizer"]["lr"] == 0.001
+
+
+def test_an_unknown_key_names_the_nearest_one(recipe):
+    said = refusal(recipe(), "run.stepz=3")
+    assert "run.stepz" in said
+    assert "steps" in said
+
+
+def test_a_wrong_type_says_what_was_expected_and_found(recipe):
+    said = refusal(recipe(), 'run.steps="many"')
+    assert "run.steps" in said
+    assert "many" in said
+
+
+def test_an_unknown_kind_names_the_known_ones(recipe, tmp_path: Path):
+    assert refusal(recipe(), "kind=dpo") == "kind: expected one of 'rl', 'sft', found 'dpo'."
+
+
+@pytest.mark.parametrize(
+    ("override", "names"),
+    [
+        ("model.path=/nowhere", "model.path"),
+        ("data.path=/nowhere.jsonl", "data.path"),
+        ("rollout.agent=/nowhere.py:run", "rollout.agent"),
+        ("reward.name=/nowhere.py:judge", "reward.name"),
+    ],
+)
+def test_a_missing_file_is_named_with_its_key(recipe, override, names):
+    said = refusal(recipe(), override)
+    assert said.startswith(f"{names}: expected")
+    assert "/nowhere" in said
+
+
+def test_a_model_folder_without_weights_is_refused(recipe, tmp_path: Path, tiny_model: Path):
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("config.json", "tokenizer.json"):
+        (bare / name).write_bytes((tiny_model / name).read_bytes())
+    assert "safetensors" in refusal(recipe(), f"model.path={bare}")
+    check(load(recipe(), [f"model.path={bare}", "model.type=fresh"]).config)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "about"),
+    [
+        (["rollout.samples_per_prompt=1"], "samples_per_prompt"),
+        (["algorithm.minibatches=5"], "minibatches"),
+        (["rollout.max_seq_len=200"], "max_tokens"),
+        (["rollout.prompts_per_step=0"], "prompts_per_step"),
+        (["algorithm.loss=sft"], "sft"),
+    ],
+)
+def test_numbers_that_cannot_work_together_are_refused(recipe, overrides, about):
+    assert about in refusal(recipe(), *overrides)
+
+
+def test_sglang_needs_weights_on_disk(recipe):
+    said = refusal(recipe(), "engines.type=sglang", "engines.python=/usr/bin/python3")
+    assert "weights.type = 'disk'" in said
+
+
+def test_a_bad_line_of_prompts_is_found_before_anything_starts(recipe, tmp_path: Path):
+    path = recipe()
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "one"}\nnot json\n')
+    with pytest.raises(DataError, match=r"prompts\.jsonl:2"):
+        check(load(path, ()).config)
+
+
+def test_resume_keeps_the_stored_recipe_and_names_what_may_not_change(recipe, tmp_path: Path):
+    path, out = recipe(), tmp_path / "out"
+    out.mkdir()
+    (out / "config.toml").write_text(dump_toml(load(path, ()).config))
+    assert load_resumed(None, ["run.steps=9"], out).config.run.steps == 9
+    with pytest.raises(ConfigError, match=r"run\.seed, trainer\.optimizer\.lr differ"):
+        load_resumed(path, ["run.seed=4", "trainer.optimizer.lr=0.5"], out)
+    with pytest.raises(ConfigError, match=r"no config\.toml"):
+        load_resumed(None, (), tmp_path / "nothing")
+
+
+def test_a_dirty_folder_is_refused_and_stays_as_it_was(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    with pytest.raises(ConfigError, match=r"found metrics\.jsonl.*--resume.*--overwrite"):
+        RunFolder.open(tmp_path, mode="new")
+    assert (tmp_path / "metrics.jsonl").read_text() == "{}\n"
+
+
+def test_overwrite_deletes_a_run_and_nothing_else(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    RunFolder.open(tmp_path, mode="overwrite").close()
+    assert not (tmp_path / "metrics.jsonl").exists()
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"thesis\.tex"):
+        RunFolder.open(tmp_path, mode="overwrite")
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path):
+    first = RunFolder.open(tmp_path / "out", mode="new")
+    try:
+        with pytest.raises(ConfigError, match="another run works in"):
+            RunFolder.open(tmp_path / "out", mode="new")
+    finally:
+        first.close()
+
+
+def test_processes_are_written_by_role(tmp_path: Path):
+    folder = RunFolder.open(tmp_path / "out", mode="new")
+    folder.write_processes({"trainer-0": 2, "controller": 1})
+    assert json.loads((tmp_path / "out" / "processes.json").read_text()) == {"controller": 1, "trainer-0": 2}
+    folder.close()
