@@ -42,6 +42,7 @@ class SessionServer:
         self.samples_delay_s = 0.0
         self.samples_status = 200
         self.create_status = 200
+        self.create_delay_s = 0.0
         self.in_flight = 0
         self.most_in_flight = 0
         self.lock = threading.Lock()
@@ -49,6 +50,7 @@ class SessionServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
             timeout = 20
 
             def log_message(self, *args: Any) -> None:
@@ -104,6 +106,7 @@ class SessionServer:
     def _create(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         if self.create_status != 200:
             return self.create_status, error("no room")
+        time.sleep(self.create_delay_s)
         with self.lock:
             name = f"s{len(self.specs)}"
             self.specs.append(body)

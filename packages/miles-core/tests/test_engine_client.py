@@ -18,6 +18,7 @@ def engine():
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def answer(self):
             body = self.rfile.read(int(self.headers.get("content-length", 0)))

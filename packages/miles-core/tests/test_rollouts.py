@@ -243,6 +243,21 @@ def test_a_cancelled_rollout_deletes_its_session(session_server, make_prompt, ma
     assert session_server.deleted == ["s0"]
 
 
+def test_a_rollout_cancelled_while_its_session_opens_deletes_it(session_server, make_prompt, make_context):
+    session_server.create_delay_s = 0.3
+
+    async def main():
+        task = asyncio.create_task(agent(make_prompt(), make_context(options={"agent": sleeps})))
+        await asyncio.sleep(0.15)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert session_server.sessions == {}
+    assert len(session_server.specs) == len(session_server.deleted)
+
+
 def test_single_turn_asks_once_with_the_prompts_tools(session_server, make_prompt, make_context):
     seen = []
 

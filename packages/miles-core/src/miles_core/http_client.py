@@ -14,7 +14,8 @@ def open_client(url: str, *, token: str | None = None, timeout_s: float, connect
         timeout=timeout_s,
         verify=url.startswith("https:"),
         trust_env=False,
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        # Shorter than the 5 s after which uvicorn closes idle connections, so that none is closed while it is reused.
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=3.0),
     )
 
 

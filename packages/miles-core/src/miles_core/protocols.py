@@ -3,11 +3,14 @@
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from miles_core.batch import TrainBatch
 from miles_core.prompt import Prompt, SamplingConfig
 from miles_core.sample import Group, Sample
+
+if TYPE_CHECKING:
+    from miles_core.rollout.session_client import SessionClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,7 @@ class RolloutContext:
     rollout_id: `"{step}/{prompt_id}/{index}"`; seed: from the run's seed tree, for this rollout alone.
     session_url: base URL of the session server, without a trailing slash. token: its bearer token, if any.
     max_seq_len: most tokens of the whole trajectory. timeout_s: deadline of the whole rollout.
+    sessions: an open client of that server which rollouts of one process share; without it each opens its own.
     """
 
     rollout_id: str
@@ -28,6 +32,7 @@ class RolloutContext:
     timeout_s: float
     token: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    sessions: "SessionClient | None" = field(default=None, compare=False, repr=False)
 
 
 class Generate(Protocol):

@@ -1,10 +1,11 @@
 """One session from its creation to its deletion, with every failure kept as data."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from miles_core.errors import SessionError
@@ -45,16 +46,9 @@ async def play_episode(
     """
     loop = asyncio.get_running_loop()
     ends = loop.time() + context.timeout_s
-    async with SessionClient(context.session_url, token=context.token, timeout_s=context.timeout_s) as client:
+    async with _client(context) as client:
         try:
-            session_id = await client.create(
-                sampling=context.sampling,
-                seed=context.seed,
-                max_seq_len=context.max_seq_len,
-                tools=prompt.tools,
-                metadata={"rollout_id": context.rollout_id},
-                timeout_s=min(CREATE_TIMEOUT_S, context.timeout_s),
-            )
+            session_id = await _open(client, prompt, context)
         except SessionError as error:
             return [failed(prompt, context, f"no session could be opened: {error}")]
         try:
@@ -67,6 +61,39 @@ async def play_episode(
             return _finish(samples, reason or trouble, outcome, prompt, context)
         finally:
             await _delete(client, session_id)
+
+
+@contextlib.asynccontextmanager
+async def _client(context: RolloutContext) -> AsyncIterator[SessionClient]:
+    """The client that the rollouts share, or one of this rollout's own."""
+    if context.sessions is not None:
+        yield context.sessions
+        return
+    async with SessionClient(context.session_url, token=context.token, timeout_s=context.timeout_s) as client:
+        yield client
+
+
+async def _open(client: SessionClient, prompt: Prompt, context: RolloutContext) -> str:
+    """The id of a new session. Cancelled meanwhile, it waits for the answer, for without its id none can delete it."""
+    opening = asyncio.ensure_future(
+        client.create(
+            sampling=context.sampling,
+            seed=context.seed,
+            max_seq_len=context.max_seq_len,
+            tools=prompt.tools,
+            metadata={"rollout_id": context.rollout_id},
+            timeout_s=min(CREATE_TIMEOUT_S, context.timeout_s),
+        )
+    )
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait({opening}, timeout=DELETE_TIMEOUT_S)
+        if not done:
+            opening.cancel()
+        elif opening.exception() is None:
+            await _delete(client, opening.result())
+        raise
 
 
 def _bind(play: Callable[[SessionClient, str], Any], client: SessionClient, session_id: str) -> Callable[[], Any]:

@@ -15,6 +15,7 @@ from miles_core.prompt import Prompt
 from miles_core.protocols import DataSource, Generate, GroupFilter, RolloutContext
 from miles_core.rollout.group import Judge, run_group
 from miles_core.rollout.rollout_config import RolloutConfig
+from miles_core.rollout.session_client import SessionClient
 from miles_core.rollout.step_metrics import is_aborted, sampled_tokens, step_metrics
 from miles_core.sample import Finish, Group, Sample
 from miles_core.seeds import derive
@@ -72,13 +73,17 @@ class RolloutLoop:
 
         Replacements for dropped groups are drawn between waves, so what is drawn does not depend on timing.
         """
+        async with SessionClient(self._session_url, token=self._token, timeout_s=self._config.timeout_s) as sessions:
+            return await self._run(step, source, sessions)
+
+    async def _run(self, step: int, source: DataSource, sessions: SessionClient) -> RolloutStep:
         config = self._config
         kept: list[Group] = []
         dropped: list[tuple[Group, str]] = []
         tally = _Tally(config, self._on_progress)
         wanted, budget = config.prompts_per_step, config.refill
         while wanted > 0:
-            for group in await self._wave(step, source.next(wanted), tally):
+            for group in await self._wave(step, source.next(wanted), tally, sessions):
                 reason = self._reason_to_drop(group)
                 if reason is None:
                     kept.append(group)
@@ -95,7 +100,9 @@ class RolloutLoop:
             metrics=step_metrics(kept, every_group),
         )
 
-    async def _wave(self, step: int, prompts: Sequence[Prompt], tally: "_Tally") -> list[Group]:
+    async def _wave(
+        self, step: int, prompts: Sequence[Prompt], tally: "_Tally", sessions: SessionClient
+    ) -> list[Group]:
         """One group a prompt; every rollout has ended, or was cancelled, when this returns or raises."""
         gate = asyncio.Semaphore(self._config.max_concurrency)
         tally.expect(len(prompts) * self._config.samples_per_prompt)
@@ -105,7 +112,10 @@ class RolloutLoop:
                     tasks.create_task(
                         run_group(
                             prompt,
-                            [self._context(step, prompt, i) for i in range(self._config.samples_per_prompt)],
+                            [
+                                self._context(step, prompt, index, sessions)
+                                for index in range(self._config.samples_per_prompt)
+                            ],
                             generate=self._generate,
                             judge=self._judge,
                             gate=gate,
@@ -118,7 +128,7 @@ class RolloutLoop:
             raise _first(failures) from None
         return [task.result() for task in running]
 
-    def _context(self, step: int, prompt: Prompt, index: int) -> RolloutContext:
+    def _context(self, step: int, prompt: Prompt, index: int, sessions: SessionClient) -> RolloutContext:
         config = self._config
         return RolloutContext(
             rollout_id=f"{step}/{prompt.prompt_id}/{index}",
@@ -130,6 +140,7 @@ class RolloutLoop:
             timeout_s=config.timeout_s,
             token=self._token,
             options=self._options,
+            sessions=sessions,
         )
 
     def _reason_to_drop(self, group: Group) -> str | None:
