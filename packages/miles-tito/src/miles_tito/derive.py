@@ -69,10 +69,11 @@ class Deriver:
         shown = self.marked([USER, last.message, *(p.message for p in placed)], tools, now, role)
         start, stop = self._cut(shown, last, placed, role)
         real = self.marked([USER, turn, *new], tools, now, role)
+        (before,) = self.trim([self.marked([USER], tools, now, role)])
         texts = [self.marker.mark(message["content"]) if OPEN in real else message["content"] for message in new]
         for trim in _TRIMS:
             text = _replaced(shown[start:], placed, [trim(text) for text in texts])
-            if real.endswith(text):
+            if real.startswith(before) and real.endswith(text) and len(before) + len(text) <= len(real):
                 return Suffix(text=text, marker=stop)
         return None
 

@@ -11,6 +11,13 @@ Message = Mapping[str, Any]
 BOUNDED, BOUNDED_WITH_TOOLS, FROM_HISTORY = "bounded", "bounded with tools", "history"
 
 
+_OTHER: Message = {
+    "type": "function",
+    "function": {"name": "look", "description": "Finds.", "parameters": {"type": "object", "properties": {}}},
+}
+"""Not the tool of bounded contexts: a suffix that repeats tool schemas must not pass as independent of them."""
+
+
 def may_be_bounded(new: Sequence[Message]) -> bool:
     """True unless an assistant message is injected: how its turn is written may depend on everything around it."""
     return all(message["role"] != "assistant" for message in new)
@@ -39,7 +46,7 @@ class Prover:
 
     def prove(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
         """A bounded proof when that suffix is the one of every history which the template lets grow."""
-        tools = (LOOK,) if with_tools else ()
+        tools = (_OTHER,) if with_tools else ()
         if with_tools not in self._grown:
             grown = [_grow(self._deriver, messages, tools) for messages in _histories()]
             self._grown[with_tools] = [history for history in grown if history is not None]

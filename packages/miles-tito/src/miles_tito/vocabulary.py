@@ -56,13 +56,16 @@ class Vocabulary:
         return cls(Tokenizer.from_str(backend.to_str()), special_tokens=special, stop_ids=stop_ids)
 
     @classmethod
-    def of_bytes(cls, controls: Sequence[str], *, special_tokens: Mapping[str, str] | None = None) -> "Vocabulary":
-        """A vocabulary of the 256 bytes and the control tokens given: for templates that come without one."""
+    def of_bytes(
+        cls, controls: Sequence[str], *, ordinary: Sequence[str] = (), special_tokens: Mapping[str, str] | None = None
+    ) -> "Vocabulary":
+        """A vocabulary of the 256 bytes and the control tokens given, special ones and ordinary ones like `<think>`."""
         alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
         tokenizer = Tokenizer(models.BPE(vocab={symbol: n for n, symbol in enumerate(alphabet)}, merges=[]))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         tokenizer.decoder = decoders.ByteLevel()
         tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in dict.fromkeys(controls)])
+        tokenizer.add_tokens([AddedToken(text, normalized=False) for text in dict.fromkeys(ordinary)])
         return cls(tokenizer, special_tokens=special_tokens)
 
     def encode(self, text: str) -> tuple[list[int], list[int]]:
@@ -136,6 +139,10 @@ class Vocabulary:
     def size(self) -> int:
         """Number of entries, control tokens included."""
         return int(self._tokenizer.get_vocab_size())
+
+    def save(self, folder: Path) -> None:
+        """Write `tokenizer.json` into the folder."""
+        self._tokenizer.save(str(folder / "tokenizer.json"))
 
     def fingerprint_text(self) -> str:
         """A text that identifies the vocabulary."""

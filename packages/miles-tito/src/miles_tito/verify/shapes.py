@@ -154,6 +154,8 @@ def _tool_shapes(say: _Words) -> Iterator[Shape]:
     first, second = say.calls(2), say.calls()
     rounds = (say.user(), first, *say.results(first), say.answer(), say.user(), second, *say.results(second))
     yield _tools("tool calls in two rounds", rounds)
+    late = (say.user(), say.answer(), say.system())
+    yield _tools("a late system message beside tools", late)
     call = say.calls()
     yield _tools("a hint from the system after a failed call", (say.user(), call, *say.results(call), say.system()))
     call, both = say.calls(), say.calls(2)

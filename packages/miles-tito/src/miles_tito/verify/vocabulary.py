@@ -11,8 +11,9 @@ _CONTROL = re.compile(
     r"|<\|/?[a-z_]{1,40}>|<[a-z_]{1,40}\|>"  # <|turn>, <turn|>
     r"|</?s>|\[/?[A-Z][A-Z_]{2,40}\]|\[gMASK\]|<sop>"
     r"|<(?:start|end)_of_[a-z_]{1,40}>|<seed:[a-z_]{1,40}>"
-    r"|\]~!?b[\]\[]|\[e~\[|</?(?:think|tool_call|tool_response|tool_calls|answer)>"
+    r"|\]~!?b[\]\[]|\[e~\["
 )
+_ORDINARY = re.compile(r"</?(?:think|tool_call|tool_calls|tool_response|answer)>")
 _DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
 
@@ -24,4 +25,5 @@ def default_vocabulary(template: ChatTemplate) -> Vocabulary:
     for messages in ([USER, SAYS, USER], [{"role": "system", "content": "s"}, USER, CALLS, TOOL]):
         texts.append(try_render(template, messages, generation_prompt=True) or "")
     found = [match[0] for text in texts for match in _CONTROL.finditer(text)]
-    return Vocabulary.of_bytes([*special.values(), *found], special_tokens=special)
+    ordinary = [match[0] for text in texts for match in _ORDINARY.finditer(text)]
+    return Vocabulary.of_bytes([*special.values(), *found], ordinary=ordinary, special_tokens=special)

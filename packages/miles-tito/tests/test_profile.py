@@ -1,0 +1,83 @@
+"""What is derived about a template."""
+
+import pytest
+
+from miles_core.errors import TokenError
+from miles_tito import ChatTokenizer, Profile
+from miles_tito.families import FAMILIES, family_named
+from miles_tito.vocabulary import Vocabulary
+
+
+def test_stops_are_the_vocabularys_and_the_templates_own(chat_for):
+    assert chat_for("chatml").profile.stops == ("<|im_end|>",)
+    assert set(chat_for("last_turn_ends_otherwise").profile.stops) == {"<|return|>", "<|end|>"}
+    assert set(chat_for("opener_is_stop").profile.stops) == {"<|user|>", "<|system|>", "<|observation|>"}
+    chat = chat_for("opener_is_stop")
+    assert chat.stop_token_ids == tuple(chat.vocabulary.id_of(stop) for stop in chat.profile.stops)
+
+
+def test_what_the_generation_prompt_opens_inside_the_turn_is_told_from_the_header(chat_for):
+    assert chat_for("strips_reasoning").profile.prefills == ("<think>\n",)
+    assert chat_for("opener_is_stop").profile.prefills == ("<think>",)
+    assert chat_for("chatml").profile.prefills == ()
+
+
+def test_the_form_of_arguments_is_derived(chat_for):
+    assert chat_for("arguments_as_string").profile.arguments == "string"
+    assert chat_for("chatml").profile.arguments == "object"
+
+
+def test_a_profile_survives_json(chat_for):
+    profile = chat_for("numbers_calls").profile
+    assert Profile.from_json(profile.to_json()) == profile
+    with pytest.raises(TokenError, match="derive it again"):
+        Profile.from_json("{}")
+
+
+def test_the_fingerprint_changes_with_template_arguments_and_vocabulary(chat_for):
+    prints = {
+        chat_for("chatml").profile.fingerprint,
+        chat_for("trims").profile.fingerprint,
+        chat_for("chatml", flag=1).profile.fingerprint,
+    }
+    assert len(prints) == 3
+
+
+def test_all_end_of_sequence_ids_of_the_generation_config_stop(tmp_path, template_file):
+    vocabulary = Vocabulary.of_bytes(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
+    vocabulary.save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template_file("chatml").read_text())
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<|im_end|>"}')
+    ids = [vocabulary.id_of("<|endoftext|>"), vocabulary.id_of("<|im_end|>")]
+    (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": {ids}}}')
+    chat = ChatTokenizer.from_pretrained(tmp_path)
+    assert set(chat.stop_token_ids) == set(ids)
+    turn = chat.begin([{"role": "user", "content": "u"}]).sampled([*vocabulary.encode("a")[0], ids[0]])
+    assert turn.messages[-1]["content"] == "a"
+
+
+def test_a_family_adds_its_arguments_unless_the_caller_gives_others(tmp_path, template_file):
+    Vocabulary.of_bytes(["<|im_start|>", "<|im_end|>"]).save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template_file("strips_reasoning").read_text())
+    assert ChatTokenizer.from_pretrained(tmp_path, family="qwen3.6").profile.reasoning_kept == {}
+    assert ChatTokenizer.from_pretrained(tmp_path).profile.reasoning_kept == {"preserve_thinking": True}
+    given = ChatTokenizer.from_pretrained(tmp_path, family="qwen3.6", template_kwargs={"preserve_thinking": False})
+    assert given.profile.reasoning_kept == {"preserve_thinking": True}
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_every_family_named_in_the_table_exists(name):
+    assert family_named(name).name == name
+
+
+def test_an_unknown_family_is_refused_with_the_nearest_name():
+    with pytest.raises(TokenError, match="'qwen3'"):
+        family_named("qwen33")
+
+
+def test_a_folder_without_template_or_tokenizer_is_refused(tmp_path):
+    with pytest.raises(TokenError, match="found nothing at"):
+        ChatTokenizer.from_pretrained(tmp_path / "missing")
+    Vocabulary.of_bytes([]).save(tmp_path)
+    with pytest.raises(TokenError, match="expected a chat template"):
+        ChatTokenizer.from_pretrained(tmp_path)
