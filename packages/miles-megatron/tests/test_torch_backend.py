@@ -4,8 +4,10 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -146,6 +148,7 @@ def test_ranks_that_do_not_come_are_named_after_the_deadline(tiny_model, tmp_pat
 
 JOB = """
 import importlib.util, json, sys
+from dataclasses import replace
 from pathlib import Path
 from miles_megatron.algorithm import AlgorithmConfig
 from miles_megatron.checkpoint import CheckpointStore
@@ -204,3 +207,42 @@ def test_a_job_killed_while_it_trains_and_saves_ends_with_the_bits_of_one_that_w
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[key], found[key]) for key in expected)
     assert without_times(json.loads((last / "metrics.json").read_text())) == without_times(metrics)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_of_each_sequence_alone_differ_by_exactly_zero(tiny_model, make_batch, temperature):
+    """What an engine reports that runs one sequence at a time; the trainer packs, cuts and chunks them."""
+    from miles_megatron.models import load_causal_lm, log_distribution, packed_forward
+
+    model, batch = load_causal_lm(tiny_model), make_batch(rollouts=16, longest=70, temperature=temperature)
+    sequences = []
+    for s in batch.sequences:
+        ids = torch.from_numpy(s.ids).long()
+        with torch.no_grad():
+            table = log_distribution(packed_forward(model, ids, [len(ids)]), temperature)
+        logprobs = torch.cat([torch.zeros(1), table[:-1].gather(1, ids[1:, None])[:, 0]])
+        sequences.append(replace(s, rollout_logprobs=logprobs.numpy()))
+    for budget, chunk in ((10_000, 1024), (150, 1024), (400, 16)):
+        config = TorchBackendConfig(tokens_per_micro_batch=budget, logprob_chunk_rows=chunk)
+        with backend_of(tiny_model, config) as backend:
+            found = backend.step(replace(batch, sequences=tuple(sequences)))
+        assert found["logprob_abs_diff_max"] == found["mismatch_kl"] == 0.0
+
+
+def test_old_logprobs_of_the_rollout_give_a_ratio_of_exactly_one_on_equal_weights(tiny_model, make_batch):
+    from miles_megatron.models import load_causal_lm, log_distribution, packed_forward
+
+    model, batch = load_causal_lm(tiny_model), make_batch(split=False)
+    ids = torch.from_numpy(np.concatenate([s.ids for s in batch.sequences])).long()
+    lengths = [s.num_tokens for s in batch.sequences]
+    with torch.no_grad():
+        table = log_distribution(packed_forward(model, ids, lengths), 1.0)
+    chosen = torch.cat([torch.zeros(1), table[:-1].gather(1, ids[1:, None])[:, 0]]).split(lengths)
+    sequences = tuple(
+        replace(s, rollout_logprobs=logprobs.numpy()) for s, logprobs in zip(batch.sequences, chosen, strict=True)
+    )
+    algorithm = AlgorithmConfig(old_logprobs="rollout")
+    with backend_of(tiny_model, algorithm=algorithm) as backend:
+        found = backend.step(replace(batch, sequences=sequences))
+    assert found["ratio_mean"] == 1.0
+    assert found["logprob_abs_diff_max"] == 0.0

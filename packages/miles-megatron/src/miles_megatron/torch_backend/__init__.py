@@ -1,6 +1,11 @@
 """Training with PyTorch alone: FSDP2 on one or many ranks, over gloo on CPUs and NCCL on GPUs."""
 
+from typing import TYPE_CHECKING
+
 from miles_megatron.torch_backend.config import AdamWConfig, TorchBackendConfig
+
+if TYPE_CHECKING:
+    from miles_megatron.torch_backend.backend import TorchBackend
 
 __all__ = ["AdamWConfig", "TorchBackend", "TorchBackendConfig"]
 

@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
 
 from miles_core.batch import TrainBatch
 from miles_core.errors import TrainError
@@ -45,7 +46,7 @@ class TorchBackend:
         seed: int = 0,
     ) -> None:
         self.config, self._source = config, Path(model_dir)
-        _make_deterministic(config.threads, derive(seed, "trainer", rank))
+        _prepare_process(config.threads, derive(seed, "trainer", rank))
         self._ranks = Ranks(
             rank=rank,
             world_size=world_size,
@@ -169,7 +170,9 @@ class TorchBackend:
             torch.set_rng_state(reader.first("rng"))
 
 
-def _make_deterministic(threads: int, seed: int) -> None:
+def _prepare_process(threads: int, seed: int) -> None:
+    """Threads, determinism and seed of this process; progress bars of model files would tear a live display."""
+    disable_progress_bar()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False

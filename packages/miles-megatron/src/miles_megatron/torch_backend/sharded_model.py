@@ -27,7 +27,7 @@ class ScoringModel(nn.Module):
         """Scores of the trained tokens, `[trained]`."""
         hidden = packed_hidden(self.causal_lm, rows.ids, rows.lengths)
         return chunked_scores(
-            hidden[rows.rows],
+            hidden.index_select(0, rows.rows),
             rows.targets,
             head=lambda chunk: lm_head(self.causal_lm, chunk),
             temperature=temperature,
