@@ -86,7 +86,7 @@ class WeightPusher:
         self._check(version)
         self._running = True
         try:
-            async with open_client() as client:
+            async with open_client(self._engines) as client:
                 fleet = Fleet([EngineConnection(engine, client) for engine in self._engines])
                 return await self._push(fleet, weights, version, announce=announce)
         finally:

@@ -1,7 +1,7 @@
 """The client of one engine's weight-update calls."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,9 +80,11 @@ class EngineConnection:
         return content
 
 
-def open_client() -> httpx.AsyncClient:
+def open_client(endpoints: Sequence[EngineEndpoint]) -> httpx.AsyncClient:
     """A client that ignores proxies: engines are addressed directly. Deadlines come with each call."""
-    return httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=None)
+    # Reading the certificate store takes longer than a small push; plain HTTP has no use for it.
+    encrypted = any(endpoint.url.lower().startswith("https:") for endpoint in endpoints)
+    return httpx.AsyncClient(verify=encrypted, trust_env=False, follow_redirects=False, timeout=None)
 
 
 def _content(answer: httpx.Response) -> Mapping[str, Any]:
