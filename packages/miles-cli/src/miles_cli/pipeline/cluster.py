@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +27,8 @@ CHILDREN = {
 }
 
 
+NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
+"""Processes of a Ray head that serve autoscaling, log forwarding and the dashboard: five CPU seconds at every start."""
 START_ATTEMPTS = 3
 """Ray gives its own processes a fixed time to start, which a busy machine can exceed."""
 
@@ -64,7 +67,8 @@ class Cluster:
         import ray
 
         try:
-            ray.init(**self._arguments())
+            with _lean_head():
+                ray.init(**self._arguments())
         except Exception as error:  # Ray raises bare exceptions here, such as for a start that took too long
             ray.shutdown()
             first = str(error).strip().splitlines()[0]
@@ -102,3 +106,21 @@ class Cluster:
             "_node_ip_address": "127.0.0.1",
             **quiet,
         }
+
+
+@contextmanager
+def _lean_head() -> Iterator[None]:
+    """Leave out the helpers in `NOT_NEEDED`; delete this when `ray.init` has options for it.
+
+    A Ray that names them differently starts them all, which only takes longer.
+    """
+    from ray._private.node import Node
+
+    kept = {name: getattr(Node, name) for name in NOT_NEEDED if hasattr(Node, name)}
+    try:
+        for name in kept:
+            setattr(Node, name, lambda *_, **__: None)
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(Node, name, method)
