@@ -37,9 +37,14 @@ async def agent(prompt: Prompt, context: RolloutContext) -> list[Sample]:
 
 
 def request_kwargs(context: RolloutContext) -> dict[str, Any]:
-    """What goes into each chat completion call of the official client: the model's name and the extra headers."""
+    """What goes into each chat completion call of the official client: model, extra headers and time limit.
+
+    The limit is that of the rollout, which ends the call anyway: the client's own limit for connecting is 5 s, and a
+    busy machine would turn into aborted rollouts.
+    """
     headers = {"Authorization": f"Bearer {context.token}"} if context.token else {}
-    return {"model": str(context.options.get("model", "policy")), "extra_headers": headers}
+    model = str(context.options.get("model", "policy"))
+    return {"model": model, "extra_headers": headers, "timeout": context.timeout_s}
 
 
 def _agent_of(options: Mapping[str, Any]) -> Callable[..., Any]:
