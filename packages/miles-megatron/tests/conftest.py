@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
 
 from miles_core.batch import TrainBatch, TrainSequence
+
+settings.register_profile("unhurried", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("unhurried")
 
 
 def _write_tiny(folder, *, tie=True, seed=0, heads=4):

@@ -100,8 +100,10 @@ def test_a_name_or_an_attribute_finds_an_estimator():
     assert choose_advantage("miles_megatron.advantages.grpo:grpo") is grpo
     with pytest.raises(PluginError, match="did you mean grpo"):
         choose_advantage("grpoo")
-    with pytest.raises(PluginError, match=r"expected a function pi\(sequences\), found float"):
+    with pytest.raises(PluginError, match=r"expected a function pi\(sequences, \*, std\), found float"):
         choose_advantage("math:pi")
+    with pytest.raises(PluginError, match=r"expected fsum\(sequences, \*, std\), found fsum\("):
+        choose_advantage("math:fsum")
     with pytest.raises(PluginError, match="cannot be imported"):
         choose_advantage("no_such_module:function")
 

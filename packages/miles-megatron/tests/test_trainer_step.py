@@ -270,3 +270,84 @@ def test_float32_gradients_of_another_split_stay_within_a_millionth(tiny_model, 
     cut, _ = run(tiny_model, batches[:1], single.model_copy(update={"tokens_per_micro_batch": 25}), **algorithm)
     assert whole[0]["grad_norm"] == pytest.approx(cut[0]["grad_norm"], rel=1e-6)
     assert whole[0]["logprob_abs_diff_max"] == cut[0]["logprob_abs_diff_max"]
+
+
+def test_tokens_after_the_last_trained_one_change_nothing(tiny_model, make_batch):
+    def longer(s):
+        tail = np.arange(5) % 3
+        return replace(
+            s,
+            ids=np.concatenate([s.ids, tail]).astype(np.int32),
+            loss_mask=np.concatenate([s.loss_mask, np.zeros(5, dtype=bool)]),
+            rollout_logprobs=np.concatenate([s.rollout_logprobs, np.full(5, np.nan, np.float32)]),
+            weight_versions=np.concatenate([s.weight_versions, np.full(5, -1)]),
+        )
+
+    batch = make_batch()
+    (bare, weights), (tailed, other) = (
+        run(tiny_model, [b], kl_coef=0.1)
+        for b in (batch, replace(batch, sequences=tuple(longer(s) for s in batch.sequences)))
+    )
+    assert bare[0]["train_tokens"] + 5 * len(batch.sequences) == tailed[0]["train_tokens"]
+    for name in ("loss", "grad_norm", "entropy", "mismatch_kl", "advantage_abs_mean", "trained_tokens"):
+        assert bare[0][name] == pytest.approx(tailed[0][name], abs=1e-10)
+    assert distance(weights, other) <= 1e-10
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "sequence_mean"])
+def test_a_rollout_cut_into_siblings_trains_the_same(tiny_model, make_batch, reduction):
+    def halves(s):
+        place = np.flatnonzero(s.loss_mask)[: s.loss_mask.sum() // 2]
+        early = np.zeros_like(s.loss_mask)
+        early[place] = True
+        return replace(s, loss_mask=early), replace(s, loss_mask=s.loss_mask & ~early)
+
+    batch = make_batch(split=False)
+    cut = replace(batch, sequences=tuple(half for s in batch.sequences for half in halves(s)))
+    (whole, weights), (split, other) = (run(tiny_model, [b], reduction=reduction) for b in (batch, cut))
+    for name in ("loss", "grad_norm", "advantage_abs_mean", "logprob_abs_diff_mean"):
+        assert whole[0][name] == pytest.approx(split[0][name], abs=1e-10)
+    assert distance(weights, other) <= 1e-10
+
+
+def test_a_token_id_outside_the_vocabulary_is_named(tiny_model, make_batch):
+    from miles_core.errors import TrainError
+
+    batch = make_batch()
+    stray = replace(batch.sequences[3], ids=batch.sequences[3].ids + np.int32(40))
+    with pytest.raises(TrainError, match=r"rollout r2: expected token ids from 0 to 47"):
+        run(tiny_model, [replace(batch, sequences=(*batch.sequences[:3], stray))])
+
+
+def test_grpo_makes_rewarded_tokens_likelier(tiny_model):
+    """One-token rollouts sampled from the policy itself; a token below 12 is worth 1."""
+    from miles_core.batch import TrainSequence
+
+    generator, shares = torch.Generator().manual_seed(0), []
+    config = TorchBackendConfig(optimizer=AdamWConfig(lr=0.01))
+    with TorchBackend(config, model_dir=tiny_model, algorithm=AlgorithmConfig(), seed=1) as backend:
+        engine = load_causal_lm(tiny_model)
+        for step in range(12):
+            engine.load_state_dict(dict(backend.weights()), strict=False)
+            sequences = []
+            for group in range(4):
+                with torch.no_grad():
+                    table = packed_forward(engine, torch.tensor([group, 7]), [2])[1].log_softmax(0)
+                for index in range(8):
+                    token = int(torch.multinomial(table.exp(), 1, generator=generator))
+                    sequences.append(
+                        TrainSequence(
+                            group_id=str(group),
+                            rollout_id=str(index),
+                            ids=np.array([group, 7, token], np.int32),
+                            loss_mask=np.array([False, False, True]),
+                            rollout_logprobs=np.array([0, 0, table[token]], np.float32),
+                            weight_versions=np.array([-1, -1, step]),
+                            reward=float(token < 12),
+                        )
+                    )
+            metrics = backend.step(TrainBatch(step=step, sequences=tuple(sequences)))
+            assert metrics["logprob_abs_diff_max"] < 1e-6
+            shares.append(sum(s.reward for s in sequences) / len(sequences))
+    assert sum(shares[:2]) / 2 < 0.6
+    assert sum(shares[-2:]) / 2 > 0.9

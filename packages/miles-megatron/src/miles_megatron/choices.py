@@ -9,10 +9,13 @@ from typing import Any
 from miles_core.errors import PluginError
 
 
-def choose(kind: str, name: str, *, table: Mapping[str, str], parameters: tuple[str, ...]) -> Callable[..., Any]:
+def choose(
+    kind: str, name: str, *, table: Mapping[str, str], parameters: tuple[str, ...], keywords: tuple[str, ...] = ()
+) -> Callable[..., Any]:
     """The callable that `name` stands for.
 
-    `name` is a key of `table` or `module:attribute`. The callable must accept `parameters` by position, in this order.
+    `name` is a key of `table` or `module:attribute`. The callable must accept `parameters` by position, in this
+    order, and `keywords` by name.
     Raises PluginError with what was expected and what was found.
     """
     target = table.get(name, name)
@@ -25,16 +28,19 @@ def choose(kind: str, name: str, *, table: Mapping[str, str], parameters: tuple[
         function = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise PluginError(f"{kind} {name!r}: cannot be imported ({error}).") from error
-    _check_signature(kind, name, function, parameters)
+    _check_signature(kind, name, function, parameters, keywords)
     return function
 
 
-def _check_signature(kind: str, name: str, function: object, parameters: tuple[str, ...]) -> None:
-    expected = f"{attribute_of(name)}({', '.join(parameters)})"
+def _check_signature(
+    kind: str, name: str, function: object, parameters: tuple[str, ...], keywords: tuple[str, ...]
+) -> None:
+    wanted = [*parameters, *(["*", *keywords] if keywords else [])]
+    expected = f"{attribute_of(name)}({', '.join(wanted)})"
     if not callable(function):
         raise PluginError(f"{kind} {name!r}: expected a function {expected}, found {type(function).__name__}.")
     try:
-        inspect.signature(function).bind(*parameters)
+        inspect.signature(function).bind(*parameters, **dict.fromkeys(keywords))
     except TypeError as error:
         found = inspect.signature(function)
         raise PluginError(f"{kind} {name!r}: expected {expected}, found {attribute_of(name)}{found}.") from error

@@ -14,7 +14,7 @@ AdvantageFn = Callable[..., Advantages]
 
 def choose_advantage(name: str) -> AdvantageFn:
     """The estimator `(sequences, *, std) -> one float64 value per sequence` that a name stands for."""
-    return choose("advantage", name, table=ADVANTAGES, parameters=("sequences",))
+    return choose("advantage", name, table=ADVANTAGES, parameters=("sequences",), keywords=("std",))
 
 
 __all__ = ["ADVANTAGES", "AdvantageFn", "Advantages", "RewardedSequence", "choose_advantage"]

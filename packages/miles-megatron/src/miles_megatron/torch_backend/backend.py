@@ -78,6 +78,7 @@ class TorchBackend:
             device=str(self._ranks.device),
             batch_invariant=config.batch_invariant,
         )
+        self._vocab_size = causal_lm.get_input_embeddings().weight.shape[0]
         model = ScoringModel(causal_lm, chunk_rows=config.logprob_chunk_rows)
         compute = getattr(torch, config.compute_dtype) if config.compute_dtype else None
         shard(model, self._ranks.mesh, compute_dtype=compute)
@@ -85,10 +86,22 @@ class TorchBackend:
 
     def step(self, batch: TrainBatch) -> Mapping[str, float]:
         """Train on the batch; see `PolicyTrainer.step` for the metrics, equal on every rank."""
+        self._check_ids(batch)
         return self._trainer.step(batch)
 
+    def _check_ids(self, batch: TrainBatch) -> None:
+        for sequence in batch.sequences:
+            if sequence.num_tokens and not 0 <= sequence.ids.min() <= sequence.ids.max() < self._vocab_size:
+                raise TrainError(
+                    f"sequence of rollout {sequence.rollout_id}: expected token ids from 0 to {self._vocab_size - 1}, "
+                    f"found {sequence.ids.min()} to {sequence.ids.max()}; the engine and the trainer differ in model."
+                )
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Full parameters by Hugging Face name, tied ones once; on rank 0 only. Every rank runs it to its end."""
+        """Full parameters by Hugging Face name, tied ones once; on rank 0 only.
+
+        Every rank runs it to its end. A tensor may share memory with the live parameter: copy it to keep it past a step.
+        """
         for name, tensor in full_tensors(self._model):
             if self._ranks.rank == 0:
                 yield name, tensor

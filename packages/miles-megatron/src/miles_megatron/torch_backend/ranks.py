@@ -1,5 +1,6 @@
 """How the ranks of one training job meet."""
 
+import sys
 from datetime import timedelta
 from typing import Literal
 
@@ -42,7 +43,7 @@ class Ranks:
         if rendezvous is None and self.world_size > 1:
             raise TrainError(f"expected a rendezvous for {self.world_size} ranks, such as tcp://127.0.0.1:29500.")
         if rendezvous is None or rendezvous.startswith(LOOPBACK):
-            env.export("GLOO_SOCKET_IFNAME", "lo")
+            env.export("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
         try:
             dist.init_process_group(
                 "nccl" if self._kind == "cuda" else "gloo",
