@@ -94,9 +94,9 @@ def test_an_answer_that_broke_off_after_its_first_byte_is_not_asked_for_again(be
     engines = [bench.engine(lambda prompt, body: Reply("abcdef", cut_after=2)) for _ in range(2)]
     app, url = bench.router(*[u for _, u in engines])
     got = []
-    with bench.client(url).stream("POST", "/generate", json={**GENERATE, "stream": True}) as answer:
-        with pytest.raises(httpx.RemoteProtocolError):
-            got.extend(answer.iter_raw())
+    stream = bench.client(url).stream("POST", "/generate", json={**GENERATE, "stream": True})
+    with stream as answer, pytest.raises(httpx.RemoteProtocolError):
+        got.extend(answer.iter_raw())
     assert b"".join(got).count(b"data:") == 2
     assert sum(len(engine.calls) for engine, _ in engines) == 1
     until(lambda: idle(app), "the counts to return to zero")

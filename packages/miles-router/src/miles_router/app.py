@@ -18,6 +18,7 @@ from miles_router.health import HealthChecker
 from miles_router.metrics import RouterMetrics
 from miles_router.pool import Pool
 from miles_router.proxy import Proxy
+from miles_router.upstream import Upstream
 from miles_router.urls import worker_url
 
 CONTROL_PATHS = frozenset(
@@ -79,10 +80,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(app, RouterApp)
     config = app.config
     async with AsyncExitStack() as stack:
-        session = await stack.enter_async_context(upstream_session(config))
+        session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
+        upstream = Upstream(connect_s=config.connect_timeout_s, silence_s=config.idle_timeout_s)
+        stack.callback(upstream.close)
         headers = {"authorization": f"Bearer {config.worker_token}"} if config.worker_token else None
         app.checker = HealthChecker(app.pool, session, timeout_s=config.health.timeout_s, headers=headers)
-        app.proxy = Proxy(app.pool, config, app.metrics, session)
+        app.proxy = Proxy(app.pool, config, app.metrics, upstream)
         probing = asyncio.create_task(app.checker.run())
         if app.sessions is not None:
             await stack.enter_async_context(app.sessions.router.lifespan_context(app.sessions))
@@ -92,19 +95,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
             probing.cancel()
             with suppress(asyncio.CancelledError):
                 await probing
-
-
-def upstream_session(config: RouterConfig) -> aiohttp.ClientSession:
-    """The HTTP client for workers: no limits but the deadlines, no cookies, bodies as they are on the wire."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4.0, ttl_dns_cache=60),
-        timeout=aiohttp.ClientTimeout(
-            total=None, sock_connect=config.connect_timeout_s, sock_read=config.idle_timeout_s
-        ),
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-    )
 
 
 def create_router_app(config: RouterConfig, *, sessions: FastAPI | None = None) -> RouterApp:

@@ -3,17 +3,15 @@
 import asyncio
 import logging
 from dataclasses import dataclass
-
-import aiohttp
-from multidict import CIMultiDict
-from yarl import URL
+from typing import Any
 
 from miles_router.answers import Receive, Scope, Send, send_error
 from miles_router.body import BodyTooLargeError, ClientGoneError, RequestBody
 from miles_router.config import RouterConfig
-from miles_router.headers import ANSWER_DROPS, REQUEST_DROPS, passed_on
+from miles_router.headers import ANSWER_DROPS, REQUEST_DROPS, Field, passed_on
 from miles_router.metrics import RouterMetrics
 from miles_router.pool import Lease, NoWorkerError, Pool
+from miles_router.upstream import Answer, ConnectError, NoAnswerError, Origin, SilentError, Upstream, UpstreamError
 
 log = logging.getLogger(__name__)
 
@@ -43,23 +41,25 @@ class _Call:
     scope: Scope
     send: Send
     body: RequestBody
-    headers: CIMultiDict[str]
-    target: str
+    headers: list[Field]
+    target: bytes
     status: int = 0
     started: bool = False
     """True once a byte of the answer went to the caller."""
 
 
 class Proxy:
-    """Forwards calls to the pool's workers. Owns no connection: `session` belongs to the app."""
+    """Forwards calls to the pool's workers. Owns no connection: `upstream` belongs to the app."""
 
-    def __init__(
-        self, pool: Pool, config: RouterConfig, metrics: RouterMetrics, session: aiohttp.ClientSession
-    ) -> None:
+    def __init__(self, pool: Pool, config: RouterConfig, metrics: RouterMetrics, upstream: Upstream) -> None:
         self._pool = pool
         self._config = config
         self._metrics = metrics
-        self._session = session
+        self._upstream = upstream
+        self._origins: dict[str, Origin] = {}
+        self._drop_authorization = config.token is not None or config.worker_token is not None
+        bearer = f"Bearer {config.worker_token}".encode()
+        self._worker_headers = [(b"authorization", bearer)] if config.worker_token is not None else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward one request, and end the worker's side of it as soon as the caller leaves."""
@@ -132,59 +132,45 @@ class Proxy:
 
     async def _exchange(self, call: _Call, lease: Lease) -> None:
         """Send the request to the leased worker and pass its answer on."""
-        answer = await self._ask(call, lease)
+        url = lease.worker.url
+        origin = self._origins.get(url)
+        if origin is None:
+            origin = self._origins[url] = Origin.of(url)
+        try:
+            answer = await self._upstream.request(
+                call.scope["method"], origin, call.target, headers=call.headers, body=call.body
+            )
+        except UpstreamError as error:
+            raise self._fault(call, lease, error) from error
         try:
             await self._pass_on(call, answer, lease)
         finally:
-            if not call.status:
-                answer.close()
-            answer.release()
+            await answer.close()
 
-    async def _ask(self, call: _Call, lease: Lease) -> aiohttp.ClientResponse:
-        """The head of the worker's answer."""
-        body = call.body
-        try:
-            return await self._session.request(
-                call.scope["method"],
-                URL(lease.worker.url + call.target, encoded=True),
-                data=(body.data or None) if body.complete and not body.streamed else body.stream(),
-                headers=call.headers,
-                allow_redirects=False,
-            )
-        except aiohttp.ClientError as error:
-            raise self._fault(call, lease, error) from error
-
-    def _fault(self, call: _Call, lease: Lease, error: aiohttp.ClientError) -> Exception:
+    def _fault(self, call: _Call, lease: Lease, error: UpstreamError) -> Exception:
         """What it means that the worker gave no head of an answer, and whose fault it is."""
         url = lease.worker.url
         if call.body.error is not None:
             return call.body.error
-        match error:
-            case aiohttp.ClientConnectorError() | aiohttp.ConnectionTimeoutError():
-                lease.failed(f"connection failed: {error}", fatal=True)
-                return NeverStartedError(f"{url} could not be reached ({error})")
-            case aiohttp.SocketTimeoutError():
-                lease.failed("silent past the deadline")
-                return AnswerFailedError(504, f"waited {self._config.idle_timeout_s:g} s for {url} to answer.")
-            case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():
-                lease.failed(f"closed the connection: {error}")
-                return NeverStartedError(f"{url} closed the connection before it answered")
-            case _:
-                lease.failed(f"malformed answer: {error}")
-                return AnswerFailedError(502, f"{url} sent a malformed answer: {error}.")
+        lease.failed(f"{type(error).__name__}: {error}", fatal=isinstance(error, ConnectError))
+        if isinstance(error, ConnectError):
+            return NeverStartedError(f"{url} could not be reached ({error})")
+        if isinstance(error, NoAnswerError):
+            return NeverStartedError(f"{url} closed the connection before it answered ({error})")
+        if isinstance(error, SilentError):
+            return AnswerFailedError(504, f"waited {self._config.idle_timeout_s:g} s for {url} to answer.")
+        return AnswerFailedError(502, f"{url} sent a malformed answer: {error}.")
 
-    async def _pass_on(self, call: _Call, answer: aiohttp.ClientResponse, lease: Lease) -> None:
-        headers = passed_on(answer.raw_headers, ANSWER_DROPS)
-        length = answer.content_length
+    async def _pass_on(self, call: _Call, answer: Answer, lease: Lease) -> None:
+        headers = passed_on(answer.headers, ANSWER_DROPS)
         start = {"type": "http.response.start", "status": answer.status, "headers": headers}
         try:
-            if length is not None and length <= WHOLE_BYTES:
+            if answer.length is not None and answer.length <= WHOLE_BYTES:
                 await self._pass_whole(call, answer, start)
             else:
                 await self._pass_stream(call, answer, start)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            lease.failed(f"answer broke off: {type(error).__name__}")
-            answer.close()
+        except UpstreamError as error:
+            lease.failed(f"answer broke off: {error}")
             if not call.started:
                 raise AnswerFailedError(502, f"{lease.worker.url} broke off its answer: {error}.") from error
             self._metrics.cut.inc()
@@ -193,43 +179,33 @@ class Proxy:
             log.warning("%s broke off an answer that had started: %s", lease.worker.url, error)
             call.status = answer.status
             return
-        except BaseException:
-            answer.close()
-            raise
         call.status = answer.status
         if answer.status in WORKER_FAULTS:
             lease.failed(f"answered {answer.status}")
         else:
             lease.succeeded()
 
-    async def _pass_whole(self, call: _Call, answer: aiohttp.ClientResponse, start: dict[str, object]) -> None:
+    async def _pass_whole(self, call: _Call, answer: Answer, start: dict[str, Any]) -> None:
         body = await answer.read()
-        headers = start["headers"]
-        assert isinstance(headers, list)
         if call.scope["method"] != "HEAD" and answer.status not in (204, 304):
-            headers.append((b"content-length", str(len(body)).encode()))
+            start["headers"].append((b"content-length", b"%d" % len(body)))
         call.started = True
         await call.send(start)
         await call.send({"type": "http.response.body", "body": body})
 
-    async def _pass_stream(self, call: _Call, answer: aiohttp.ClientResponse, start: dict[str, object]) -> None:
+    async def _pass_stream(self, call: _Call, answer: Answer, start: dict[str, Any]) -> None:
         call.started = True
         await call.send(start)
-        async for piece in answer.content.iter_any():
+        async for piece in answer.pieces():
             await call.send({"type": "http.response.body", "body": piece, "more_body": True})
         await call.send({"type": "http.response.body", "body": b""})
 
-    def _request_headers(self, scope: Scope) -> CIMultiDict[str]:
-        fields = passed_on(scope["headers"], REQUEST_DROPS)
-        token, own = self._config.worker_token, self._config.token
-        headers: CIMultiDict[str] = CIMultiDict()
-        for name, value in fields:
+    def _request_headers(self, scope: Scope) -> list[Field]:
+        headers = passed_on(scope["headers"], REQUEST_DROPS)
+        if self._drop_authorization:
             # The caller's proof for this server is not shown to the workers.
-            if name != b"authorization" or (token is None and own is None):
-                headers.add(name.decode("latin-1"), value.decode("latin-1"))
-        if token is not None:
-            headers["authorization"] = f"Bearer {token}"
-        return headers
+            headers = [field for field in headers if field[0] != b"authorization"]
+        return headers + self._worker_headers
 
     async def _refuse(self, call: _Call, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         call.status = status
@@ -238,7 +214,7 @@ class Proxy:
             await send_error(call.send, status, message, headers)
 
 
-def _target(scope: Scope) -> str:
-    path: str = scope["raw_path"].decode("latin-1")
-    query = scope["query_string"]
-    return f"{path}?{query.decode('latin-1')}" if query else path
+def _target(scope: Scope) -> bytes:
+    path: bytes = scope["raw_path"]
+    query: bytes = scope["query_string"]
+    return path + b"?" + query if query else path

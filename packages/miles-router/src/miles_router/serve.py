@@ -1,10 +1,11 @@
 """Running an app: in the foreground, or in a thread beside other code."""
 
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -112,6 +113,13 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._url = url
         self._on_ready = on_ready
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal asks for the end, a second SIGINT for a quick one. It is not raised again afterwards: a stop that was
+        asked for is a success."""
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

@@ -26,7 +26,6 @@ from miles_router.sessions.store import SessionStore
 from miles_router.sessions.tree import Turn
 from miles_tito import ChatTokenizer
 
-
 RETRY_GRACE_S = 0.03
 """How long a request waits that is the same as one under way, to see whether that one's caller has left."""
 
