@@ -43,6 +43,7 @@ class SessionServer:
         self.samples_status = 200
         self.create_status = 200
         self.create_delay_s = 0.0
+        self.assembled: list[Sample] | None = None
         self.in_flight = 0
         self.most_in_flight = 0
         self.lock = threading.Lock()
@@ -129,6 +130,8 @@ class SessionServer:
         time.sleep(self.samples_delay_s)
         if self.samples_status != 200:
             return self.samples_status, error("the tokens do not fit")
+        if self.assembled is not None:
+            return 200, encode(self.assembled)
         if not record.turns:
             return 422, error("the session has no turns")
         request, reply = record.turns[-1]

@@ -221,6 +221,21 @@ def test_closing_leaves_no_process_and_refuses_further_work(base, make_sample, m
     assert "found one that was closed" in refused.error
 
 
+def test_a_worker_that_is_still_starting_is_closed_too(base, make_sample, make_prompt):
+    async def main():
+        runner = RewardRunner(config("sleeps", workers=1), base=base)
+        task = asyncio.create_task(runner.score(make_sample("hang"), make_prompt()))
+        while not runner._live:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+        pids = [worker.pid for worker in runner._live]
+        await runner.close()
+        return pids, await asyncio.wait_for(task, 10)
+
+    pids, judged = asyncio.run(main())
+    assert judged.finish is Finish.ABORTED
+    assert all(gone(pid) for pid in pids)
+
+
 def test_an_aborted_sample_is_not_judged(base, make_sample, make_prompt):
     sample = make_sample().aborted("the agent raised")
     (judged,) = score(config("misbehaves"), sample, make_prompt(), base)
@@ -246,7 +261,8 @@ def test_a_reward_that_loads_only_here_is_told_when_its_worker_starts(base):
 def test_built_in_rewards_are_found_by_name(make_sample, make_prompt):
     for name, answer, label, reward in [
         ("math", "4", "4", 1.0),
-        ("f1", "a b", "b c", 2 / 3),
+        ("boxed", r"\boxed{3}", "4", 0.0),
+        ("f1", "x b", "b c", 0.5),
         ("choice", "(B)", "B", 1.0),
     ]:
         (judged,) = score(RewardConfig(name=name), make_sample(answer), make_prompt(label), None)

@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -218,6 +219,15 @@ def test_a_collection_past_its_deadline_is_told(session_server, make_prompt, mak
     assert "could not be collected" in sample.error
     assert "0.2 s" in sample.error
     assert session_server.deleted == ["s0"]
+
+
+def test_a_conversation_without_room_for_an_answer_is_no_failure(
+    session_server, make_sample, make_prompt, make_context
+):
+    cut = replace(make_sample(""), spans=(), finish=Finish.LENGTH)
+    session_server.assembled = [cut]
+    sample = play_with(two_turns, make_prompt(), make_context)
+    assert (sample.finish, sample.error, sample.num_tokens) == (Finish.LENGTH, None, 0)
 
 
 def test_no_session_is_told(session_server, make_prompt, make_context):

@@ -38,8 +38,8 @@ class RewardProcess:
         return self._process.returncode is None
 
     @classmethod
-    async def start(cls, name: str, options: Mapping[str, Any], *, base: Path, timeout_s: float) -> Self:
-        """A worker that has loaded the reward; RewardError when it cannot, or not in time."""
+    async def spawn(cls) -> Self:
+        """A process that has no reward yet; RewardError when none can be started."""
         child_end, lifeline = os.pipe()
         try:
             # A session of its own: a reward's own children die with it, and the terminal's Ctrl-C reaches neither.
@@ -52,26 +52,25 @@ class RewardProcess:
                 start_new_session=True,
                 env=child_environment({"PYTHONUNBUFFERED": "1"}),
             )
-        except OSError as error:
+        except BaseException as error:
             os.close(lifeline)
-            raise RewardError(f"expected to start a reward worker, found: {error}.") from None
+            if isinstance(error, OSError):
+                raise RewardError(f"expected to start a reward worker, found: {error}.") from None
+            raise
         finally:
             os.close(child_end)
-        worker = cls(process, lifeline)
+        return cls(process, lifeline)
+
+    async def load(self, name: str, options: Mapping[str, Any], *, base: Path, timeout_s: float) -> None:
+        """Load the reward in the process; RewardError when it cannot, or not in time."""
         setup = {"name": name, "options": dict(options), "base": str(base), "path": sys.path}
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await worker._exchange(pack(setup))
+                answer = await self._exchange(pack(setup))
         except TimeoutError:
-            await worker.kill()
             raise RewardError(f"reward {name!r}: expected it loaded within {timeout_s:g} s; it is not.") from None
-        except BaseException:
-            await worker.kill()
-            raise
         if "error" in answer:
-            await worker.kill()
             raise RewardError(str(answer["error"]))
-        return worker
 
     async def judge(self, sample: Sample, prompt: Prompt) -> float:
         """The reward; RewardError with what the function raised, or when the process died."""

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,8 +16,13 @@ from miles_core.prompt import Prompt
 from miles_core.rewards.process import RewardProcess
 from miles_core.sample import Finish, Sample
 
-_CANNOT_HANG = frozenset({"agent_reward", "choice", "f1", "random", "remote"})
+_CANNOT_HANG = frozenset({"agent_reward", "boxed", "choice", "f1", "random", "remote"})
 """Built-in rewards that run in time linear in their input or only wait: no process needs to be killed for them."""
+
+
+def _cannot_hang(name: str) -> bool:
+    """`math` is one of them as long as it has no symbolic checker to call."""
+    return name in _CANNOT_HANG or (name == "math" and find_spec("math_verify") is None)
 
 
 class RewardConfig(Config):
@@ -48,7 +54,7 @@ class RewardRunner:
         self._config = config
         self._base = (base or Path.cwd()).resolve()
         self._function = load("rewards", config.name, base=self._base, options=config.options)
-        own = config.in_process if config.in_process is not None else config.name in _CANNOT_HANG
+        own = config.in_process if config.in_process is not None else _cannot_hang(config.name)
         self._in_process = own
         self._gate = asyncio.Semaphore(config.workers)
         self._idle: list[RewardProcess] = []
@@ -97,6 +103,7 @@ class RewardRunner:
 
     async def _in_worker(self, sample: Sample, prompt: Prompt) -> float:
         async with self._gate:
+            self._check_open()
             worker = self._idle.pop() if self._idle else await self._new_worker()
             healthy = False
             scope = asyncio.timeout(self._config.timeout_s)
@@ -132,14 +139,21 @@ class RewardRunner:
         return RewardError(f"it ran past its deadline of {self._config.timeout_s:g} s.")
 
     async def _new_worker(self) -> RewardProcess:
+        """A worker that has loaded the reward; one that `close` finds while it starts is killed like any other."""
+        worker = await RewardProcess.spawn()
+        self._live.add(worker)
+        config = self._config
+        try:
+            self._check_open()
+            await worker.load(config.name, config.options, base=self._base, timeout_s=config.start_timeout_s)
+        except BaseException:
+            await self._drop(worker)
+            raise
+        return worker
+
+    def _check_open(self) -> None:
         if self._closed:
             raise RewardError("expected a runner that is open, found one that was closed.")
-        config = self._config
-        worker = await RewardProcess.start(
-            config.name, config.options, base=self._base, timeout_s=config.start_timeout_s
-        )
-        self._live.add(worker)
-        return worker
 
     async def _drop(self, worker: RewardProcess) -> None:
         self._live.discard(worker)

@@ -133,9 +133,7 @@ async def _collect(
                 return [], f"the samples could not be collected: {error}"
     except TimeoutError:
         return [], f"the samples could not be collected within {COLLECT_TIMEOUT_S:g} s."
-    if not any(sample.num_tokens for sample in samples):
-        return [], f"{who} never called the model."
-    return samples, None
+    return samples, None if samples else f"{who} never called the model."
 
 
 async def _is_silent(client: SessionClient, session_id: str) -> bool:
