@@ -68,6 +68,12 @@ def test_an_override_wins_and_its_path_starts_at_the_working_folder(recipe, tmp_
     assert origins["run.keep"] == "default"
 
 
+def test_a_section_without_its_type_is_of_the_usual_one(recipe):
+    resolved = load(recipe(), ["engines.count=2", "weights.bucket_bytes=1000"])
+    assert (resolved.config.engines.type, resolved.config.engines.count) == ("local", 2)
+    assert (resolved.config.weights.type, resolved.origins["weights.type"]) == ("shared_memory", "default")
+
+
 def test_the_resolved_recipe_survives_its_own_file(recipe, tmp_path: Path):
     config = load(recipe(), ["trainer.optimizer.lr=0.001"]).config
     copy = tmp_path / "config.toml"

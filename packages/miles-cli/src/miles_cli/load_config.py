@@ -15,6 +15,7 @@ Run = RunConfig | SftRunConfig
 KINDS: Mapping[str, type[RunConfig] | type[SftRunConfig]] = {"rl": RunConfig, "sft": SftRunConfig}
 PATHS = ("model.path", "data.path", "sft.path", "weights.folder")
 PLUGINS = ("rollout.generate", "rollout.agent", "reward.name")
+USUAL_TYPES = {"engines": "local", "weights": "shared_memory"}
 FREE_ON_RESUME = ("run.steps", "run.keep", "run.save_every", "run.start_timeout_s", "run.step_timeout_s", "ray")
 
 
@@ -88,7 +89,12 @@ def _build(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Resolved[Any]:
         kind = layer.get("kind", kind)
     if kind not in KINDS:
         raise ConfigError(f"kind: expected one of {', '.join(map(repr, KINDS))}, found {kind!r}.")
-    return build(KINDS[str(kind)], layers)
+    return build(KINDS[str(kind)], [("default", _default_types(layers)), *layers])
+
+
+def _default_types(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The type of a section that is given without one, where there is a usual one."""
+    return {name: {"type": usual} for name, usual in USUAL_TYPES.items() if any(name in layer for _, layer in layers)}
 
 
 def _override_layers(overrides: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
