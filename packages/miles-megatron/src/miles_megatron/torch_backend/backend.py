@@ -100,7 +100,7 @@ class TorchBackend:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Full parameters by Hugging Face name, tied ones once; on rank 0 only.
 
-        Every rank runs it to its end. A tensor may share memory with the live parameter: copy it to keep it past a step.
+        Every rank runs it to its end. A tensor may share the live parameter's memory: copy it to keep it.
         """
         for name, tensor in full_tensors(self._model):
             if self._ranks.rank == 0:
