@@ -137,11 +137,25 @@ def test_a_quarantined_worker_is_probed_less_and_less_often_up_to_the_bound():
     clock = Clock()
     pool = Pool(clock=clock, failures=1, probe_interval_s=1.0, max_backoff_s=5.0)
     worker = pool.add("a")
+    pool.probe_succeeded(worker, 0)
     waits = []
     for _ in range(5):
         pool.probe_failed(worker, "down")
         waits.append(worker.next_probe_at - clock.now)
     assert waits == [1, 2, 4, 5, 5]
+
+
+def test_a_worker_that_is_still_starting_is_probed_often_and_admitted_without_a_trial():
+    clock = Clock()
+    pool = Pool(clock=clock, failures=1, probe_interval_s=1.0)
+    worker = pool.add("a")
+    for _ in range(20):
+        pool.probe_failed(worker, "refused")
+        assert worker.next_probe_at - clock.now == 0.25
+    assert worker.state is WorkerState.PROBING
+    assert "refused" in pool.why_none()
+    pool.probe_succeeded(worker, 0)
+    assert worker.state is WorkerState.HEALTHY
 
 
 def test_a_removed_worker_drains_and_goes_with_its_last_call():

@@ -86,8 +86,8 @@ class Player:
         )
         turn = Turn(
             number=len(self.session.tree.turns), turn_id=plan.turn_id, parent=plan.parent, sibling=plan.sibling,
-            depth=plan.depth, extends=plan.extends, end=len(plan.keys) + 1, new_messages=plan.new_messages,
-            message=message, tools=plan.tools, tools_key=plan.tools_key, request_key=plan.keys,
+            depth=plan.depth, extends=plan.extends, end=plan.end, new_messages=plan.new_messages,
+            message=message, tools=plan.tools, tools_key=plan.tools_key, keys=plan.keys,
             transcript=plan.transcript.sampled(
                 ids, message=message, logprobs=generation.logprobs, weight_versions=(2,) * len(ids), finish=finish
             ),
@@ -213,8 +213,8 @@ def test_over_random_trees_every_sampled_token_is_trained_at_most_once(chat, mod
     assert all(count == 1 for count in trained.values())
     # An answer that somebody took and nobody repeated is trained, and exactly once.
     continued = {turn.parent for turn in turns}
-    asked = Counter((turn.parent, turn.request_key) for turn in turns)
+    asked = Counter((turn.parent, turn.keys) for turn in turns)
     for number, turn in enumerate(turns):
-        if turn in continued or (turn.delivered and (keep_retries or asked[turn.parent, turn.request_key] == 1)):
+        if turn in continued or (turn.delivered and (keep_retries or asked[turn.parent, turn.keys] == 1)):
             assert trained[f"answer{number}"] == 1, turn.turn_id
     assert len({sample.metadata["leaf"] for sample in samples}) == len(samples)

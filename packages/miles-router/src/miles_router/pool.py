@@ -39,6 +39,8 @@ class Worker:
     """Failed calls since the last success."""
     missed_probes: int = 0
     trial: bool = False
+    seen: bool = False
+    """True once it was healthy; a worker that is still starting is probed more often, not less."""
     reason: str = ""
     """Why it is in quarantine."""
     turn: int = 0
@@ -173,7 +175,9 @@ class Pool:
         worker.failures += 1
         worker.missed_probes += 1
         wait = min(self.probe_interval_s * 2 ** min(worker.missed_probes - 1, 16), self.max_backoff_s)
-        if worker.state is WorkerState.HEALTHY and worker.missed_probes < self.failures:
+        if not worker.seen:
+            worker.reason, wait = reason, self.probe_interval_s / 4
+        elif worker.state is WorkerState.HEALTHY and worker.missed_probes < self.failures:
             wait = self.probe_interval_s
         elif worker.state is not WorkerState.DRAINING:
             self._quarantine(worker, reason)
@@ -268,7 +272,7 @@ class Pool:
         return self.version is None or worker.weight_version == self.version
 
     def _admit(self, worker: Worker) -> None:
-        worker.state, worker.trial = WorkerState.HEALTHY, False
+        worker.state, worker.trial, worker.seen = WorkerState.HEALTHY, False, True
         worker.consecutive, worker.missed_probes, worker.reason = 0, 0, ""
 
     def _quarantine(self, worker: Worker, reason: str) -> None:

@@ -115,8 +115,10 @@ class _Server(uvicorn.Server):
         self._on_ready = on_ready
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """A signal asks for the end, a second SIGINT for a quick one. It is not raised again afterwards: a stop that was
-        asked for is a success."""
+        """A signal asks for the end, a second SIGINT for a quick one.
+
+        It is not raised again afterwards: a stop that was asked for is a success.
+        """
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
         self.should_exit = True

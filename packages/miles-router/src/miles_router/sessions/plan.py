@@ -27,6 +27,8 @@ class TurnPlan:
     tools: tuple[Mapping[str, Any], ...]
     tools_key: str
     keys: tuple[str, ...]
+    """Of the new messages."""
+    end: int
     new_messages: tuple[Mapping[str, Any], ...]
     transcript: Transcript
     prompt_ids: tuple[int, ...]
@@ -68,7 +70,8 @@ def plan_turn(
         not_extendable=why_not,
         tools=tools,
         tools_key=key,
-        keys=keys,
+        keys=keys[0 if parent is None else parent.end :],
+        end=len(keys) + 1,
         new_messages=request.messages[0 if parent is None else parent.end :],
         transcript=transcript,
         prompt_ids=prompt_ids,

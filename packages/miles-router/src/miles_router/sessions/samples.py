@@ -154,7 +154,7 @@ def _superseded(turns: Sequence[Turn]) -> set[Turn]:
     continued = _continued(turns)
     alike: dict[tuple[Turn | None, tuple[str, ...], str], list[Turn]] = defaultdict(list)
     for turn in turns:
-        alike[turn.parent, turn.request_key, turn.tools_key].append(turn)
+        alike[turn.parent, turn.keys, turn.tools_key].append(turn)
     found = set()
     for siblings in alike.values():
         latest = max((turn.sibling for turn in siblings if turn.delivered), default=-1)

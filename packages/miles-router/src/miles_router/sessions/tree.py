@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import xxhash
+
 from miles_router.sessions.engine import Generation
 from miles_router.sessions.matchers import Matcher
 
@@ -30,8 +32,8 @@ class Turn:
     message: Message
     tools: tuple[Message, ...]
     tools_key: str
-    request_key: tuple[str, ...]
-    """The matcher's keys of the request's messages."""
+    keys: tuple[str, ...]
+    """The tree's keys of `new_messages`."""
     transcript: Any
     prompt_tokens: int
     generation: Generation | None
@@ -82,12 +84,13 @@ class TurnTree:
     def __init__(self, matcher: Matcher) -> None:
         self._matcher = matcher
         self._roots: dict[str, _Node] = {}
+        self._nodes: dict[Turn, _Node] = {}
         self._taken: dict[int | None, set[int]] = {}
         self.turns: list[Turn] = []
 
     def keys(self, messages: Sequence[Message]) -> tuple[str, ...]:
-        """The matcher's key of each message."""
-        return tuple(self._matcher.key(message) for message in messages)
+        """A digest of the matcher's key of each message: what is equal has equal digests."""
+        return tuple(self._key(message) for message in messages)
 
     def attach(self, messages: Sequence[Message], keys: Sequence[str], *, tools_key: str) -> Turn | None:
         """The deepest turn whose whole conversation is a proper prefix of `messages`, under the same tools."""
@@ -113,11 +116,15 @@ class TurnTree:
 
     def record(self, turn: Turn) -> None:
         """Add a turn."""
-        node = self._roots.setdefault(turn.tools_key, _Node())
-        for key in (*turn.request_key, self._matcher.key(turn.message)):
+        node = self._roots.setdefault(turn.tools_key, _Node()) if turn.parent is None else self._nodes[turn.parent]
+        for key in (*turn.keys, self._key(turn.message)):
             node = node.children.setdefault(key, _Node())
         node.turns.append(turn)
+        self._nodes[turn] = node
         self.turns.append(turn)
+
+    def _key(self, message: Message) -> str:
+        return xxhash.xxh3_128_hexdigest(self._matcher.key(message).encode())
 
     def _best(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Turn | None:
         """The turn that fits the sent messages best, the latest of equals."""
