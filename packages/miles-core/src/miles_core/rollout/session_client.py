@@ -6,7 +6,7 @@ from typing import Any, Self
 import httpx
 
 from miles_core.errors import RecordError, SessionError
-from miles_core.http_client import open_client, reason_of
+from miles_core.http_client import open_client, reason_of, tls_of
 from miles_core.prompt import SamplingConfig
 from miles_core.sample import Sample
 from miles_core.sample_codec import decode
@@ -18,7 +18,11 @@ class SessionClient:
     def __init__(self, url: str, *, token: str | None = None, timeout_s: float = 30.0) -> None:
         self.url = url.rstrip("/")
         self._timeout_s = timeout_s
-        self._http = open_client(self.url, token=token, timeout_s=timeout_s)
+        self._token = token
+        self._tls = tls_of(self.url)
+        # A connection pool of one for each call in flight: the cost of a call in a shared pool grows with their number.
+        self._idle: list[httpx.AsyncClient] = []
+        self._open: list[httpx.AsyncClient] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -28,7 +32,9 @@ class SessionClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        self._idle.clear()
+        while self._open:
+            await self._open.pop().aclose()
 
     def base_url(self, session_id: str) -> str:
         """The OpenAI base URL of a session, ending in `/v1`."""
@@ -101,8 +107,9 @@ class SessionClient:
         self, method: str, path: str, body: Mapping[str, Any] | None, *, timeout_s: float | None
     ) -> httpx.Response:
         deadline = self._timeout_s if timeout_s is None else timeout_s
+        http = self._idle.pop() if self._idle else self._another()
         try:
-            response = await self._http.request(method, path, json=body, timeout=deadline)
+            response = await http.request(method, path, json=body, timeout=deadline)
         except httpx.TimeoutException:
             raise SessionError(
                 f"{method} {_shown(path)}: expected an answer within {deadline:g} s, found none."
@@ -112,10 +119,17 @@ class SessionClient:
             raise SessionError(
                 f"{method} {_shown(path)}: expected a session server at {self.url}, found {found}."
             ) from None
+        finally:
+            self._idle.append(http)
         if not response.is_success:
             status, reason = response.status_code, reason_of(response)
             raise SessionError(f"{method} {_shown(path)}: expected 200, found {status}: {reason}", status=status)
         return response
+
+    def _another(self) -> httpx.AsyncClient:
+        http = open_client(self.url, token=self._token, timeout_s=self._timeout_s, tls=self._tls)
+        self._open.append(http)
+        return http
 
 
 def _shown(path: str) -> str:
