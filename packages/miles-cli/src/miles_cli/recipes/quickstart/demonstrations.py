@@ -1,19 +1,22 @@
-"""Conversations that show the form of solving a problem, with operations picked blindly.
+"""Conversations that show the form of solving a problem, with operations that are often wrong.
 
 The demonstrator writes well-formed calls with the right numbers, tries another operation after an error and answers
-with the last result, but it does not read the story: each operation is drawn at random. Reinforcement learning has that
-choice left to learn.
+with the last result. Of the story it mostly sees one thing: whether the number grows or shrinks. Which operation does
+that it picks at random. Reinforcement learning has that choice left to learn.
 """
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from miles_cli.recipes.quickstart.agent import calculate
 from miles_cli.recipes.quickstart.problems import Problem
 
 OPERATORS = "+-*/"
+LOOKALIKE = {"+": "+*", "*": "+*", "-": "-/", "/": "-/"}
+ATTENTION = 0.7
+"""How often the demonstrator sees whether the number grows; otherwise it picks among all operations."""
 
 
 def demonstrate(rng: random.Random, problem: Problem) -> list[Mapping[str, Any]]:
@@ -21,7 +24,7 @@ def demonstrate(rng: random.Random, problem: Problem) -> list[Mapping[str, Any]]
     messages: list[Mapping[str, Any]] = [{"role": "user", "content": problem.question}]
     number = str(problem.start)
     for step in problem.steps:
-        for operator in rng.sample(OPERATORS, len(OPERATORS)):
+        for operator in _picks(rng, step.operator):
             expression = f"{number} {operator} {step.operand}"
             result = calculate(expression)
             messages += _call(expression, result, number=len(messages))
@@ -29,6 +32,14 @@ def demonstrate(rng: random.Random, problem: Problem) -> list[Mapping[str, Any]]
                 number = result
                 break
     return [*messages, {"role": "assistant", "content": number}]
+
+
+def _picks(rng: random.Random, right: str) -> Iterator[str]:
+    """Every operation once: what is tried first, and what after an error."""
+    first = rng.choice(LOOKALIKE[right] if rng.random() < ATTENTION else OPERATORS)
+    yield first
+    rest = OPERATORS.replace(first, "")
+    yield from rng.sample(rest, len(rest))
 
 
 def _call(expression: str, result: str, *, number: int) -> list[Mapping[str, Any]]:
