@@ -127,18 +127,8 @@ def test_content_reaches_the_client_before_the_turn_ends():
     assert parser.feed("box>") == [{"content": "<toolbox>"}]
 
 
-MARKS = [
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    '{"name": "a", "arguments": {}}',
-    "\n",
-    " ",
-    "x",
-    "é",
-    "<",
-]
+CALL = '{"name": "a", "arguments": {}}'
+MARKS = ["<think>", "</think>", "<tool_call>", "</tool_call>", CALL, "\n", " ", "x", "é", "<"]
 PIECES = st.lists(st.sampled_from(MARKS), max_size=14).map("".join)
 
 

@@ -48,8 +48,7 @@ class Prover:
         """A bounded proof when that suffix is the one of every history which the template lets grow."""
         tools = (_OTHER,) if with_tools else ()
         if with_tools not in self._grown:
-            grown = [_grow(self._deriver, messages, tools) for messages in _histories()]
-            self._grown[with_tools] = [history for history in grown if history is not None]
+            self._grown[with_tools] = _stages(self._deriver, tools)
         for proof in (BOUNDED, BOUNDED_WITH_TOOLS):
             if self._holds(turn, new, proof, self._grown[with_tools], tools):
                 return proof
@@ -78,20 +77,29 @@ def context_tools(proof: str) -> tuple[Message, ...]:
 
 
 def _histories() -> Iterator[list[Message]]:
-    user, system = {"role": "user", "content": "first"}, {"role": "system", "content": "rules"}
+    """Conversations, each also under a system prompt, whose every stage is a history to prove a suffix under."""
+    user, again = {"role": "user", "content": "first"}, {"role": "user", "content": "second"}
     says = {"role": "assistant", "content": "answer"}
-    thinks = {"role": "assistant", "content": "answer", "reasoning_content": "reason"}
-    for one, two in (("h1aaaaaaa", "h2aaaaaaa"),):
-        calls = _calling([one], "")
-        both = _calling([one, two], "")
-        chain = [user, calls, _result(one), _calling([two], "says"), _result(two)]
-        yield [user]
-        yield [system, user]
-        yield [user, says, {"role": "user", "content": "second"}]
-        yield chain
-        yield [system, user, both, _result(one), _result(two), thinks, {"role": "user", "content": "second"}]
-        yield [user, {**calls, "reasoning_content": "reason"}, _result(one)]
-        yield [*chain, thinks, {"role": "user", "content": "second"}, {**calls, "reasoning_content": "r"}, _result(one)]
+    thinks = {**says, "reasoning_content": "reason"}
+    one, two = "h1aaaaaaa", "h2aaaaaaa"
+    calls, both = _calling([one], ""), _calling([one, two], "")
+    thoughtful = {**calls, "reasoning_content": "reason"}
+    for start in ([user], [{"role": "system", "content": "rules"}, user]):
+        yield [*start, says, again]
+        yield [*start, thinks, again, says, again]
+        yield [
+            *start,
+            calls,
+            _result(one),
+            _calling([two], "says"),
+            _result(two),
+            thinks,
+            again,
+            thoughtful,
+            _result(one),
+        ]
+        yield [*start, both, _result(one), _result(two), says, again]
+        yield [*start, thoughtful, _result(one), both, _result(one), _result(two)]
 
 
 def _calling(ids: Sequence[str], content: str) -> Message:
@@ -102,20 +110,36 @@ def _result(number: str) -> Message:
     return {"role": "tool", "tool_call_id": number, "name": "look", "content": f"result {number}"}
 
 
-def _grow(deriver: Deriver, messages: Sequence[Message], tools: Sequence[Message]) -> History | None:
-    """The history as it grows append by append; None when the template does not let it."""
-    turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    ends = [*turns, len(messages)]
+def _stages(deriver: Deriver, tools: Sequence[Message]) -> list[History]:
+    """Every stage of every history up to which the template lets it grow, append by append."""
+    found: dict[str, History] = {}
+    for messages in _histories():
+        turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+        stage: History | None = None
+        for place, end in zip([0, *turns], [*turns, len(messages)], strict=True):
+            key = repr(messages[:end])
+            if key not in found:
+                grown = _grown(deriver, stage, messages[place:end], tools)
+                if grown is None:
+                    break
+                found[key] = grown
+            stage = found[key]
+    return list(found.values())
+
+
+def _grown(
+    deriver: Deriver, stage: History | None, messages: Sequence[Message], tools: Sequence[Message]
+) -> History | None:
+    """The stage with one more turn and what follows it; a prompt without a stage; None when that is refused."""
     try:
-        prompt = deriver.marked(messages[: ends[0]], tools, EPOCH, "user")
-        grown = History(messages=tuple(messages[: ends[0]]), fixed=(prompt,), sampled=(None,))
-        for place, end in zip(turns, ends[1:], strict=True):
-            suffix = deriver.whole(grown, messages[place], messages[place + 1 : end], tools, EPOCH)
-            grown = History(
-                messages=tuple(messages[:end]),
-                fixed=(*grown.fixed, suffix.text),
-                sampled=(*grown.sampled[:-1], suffix.body, None),
-            )
+        if stage is None:
+            prompt = deriver.marked(messages, tools, EPOCH, "user")
+            return History(messages=tuple(messages), fixed=(prompt,), sampled=(None,))
+        suffix = deriver.whole(stage, messages[0], messages[1:], tools, EPOCH)
     except NotExtendable:
         return None
-    return grown
+    return History(
+        messages=(*stage.messages, *messages),
+        fixed=(*stage.fixed, suffix.text),
+        sampled=(*stage.sampled[:-1], suffix.body, None),
+    )

@@ -98,11 +98,13 @@ class Vocabulary:
 
     @cached_property
     def _plain(self) -> Tokenizer:
-        """The same model without its control tokens."""
-        description = json.loads(self._tokenizer.to_str())
-        description["added_tokens"] = []
-        description["post_processor"] = None
-        return Tokenizer.from_str(json.dumps(description))
+        """The same model without its control tokens; it shares the model's memory."""
+        plain = Tokenizer(self._tokenizer.model)
+        if self._tokenizer.normalizer is not None:
+            plain.normalizer = self._tokenizer.normalizer
+        if self._tokenizer.pre_tokenizer is not None:
+            plain.pre_tokenizer = self._tokenizer.pre_tokenizer
+        return plain
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids, control tokens included; bytes that are not UTF-8 become U+FFFD."""

@@ -1,0 +1,54 @@
+"""The fast way to load and render gives what transformers gives."""
+
+import json
+
+import pytest
+
+from miles_tito import ChatTokenizer
+from miles_tito.verify.shapes import TOOLS, shapes
+
+pytestmark = [pytest.mark.slow, pytest.mark.shared]
+
+
+@pytest.mark.parametrize("name", ["qwen3", "smollm2", "deepseek-v4"])
+def test_the_prompt_is_that_of_apply_chat_template(tokenizers_folder, name):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(tokenizers_folder / name)
+    ours = ChatTokenizer.from_pretrained(tokenizers_folder / name)
+    compared = 0
+    for shape in shapes(tools=True, reasoning=False):
+        if "control tokens" in shape.name or "parts" in shape.name:
+            continue
+        messages = ours.template.normalised(shape.messages)
+        try:
+            expected = theirs.apply_chat_template(messages, tools=list(TOOLS), add_generation_prompt=True)["input_ids"]
+        except Exception:  # the template itself refuses the conversation
+            continue
+        assert list(ours.begin(shape.messages, TOOLS).ids) == list(expected), shape.name
+        compared += 1
+    assert compared > 10
+
+
+def test_a_tokenizer_object_gives_what_its_folder_gives_and_stays_untouched(tokenizers_folder):
+    from transformers import AutoTokenizer
+
+    theirs = AutoTokenizer.from_pretrained(tokenizers_folder / "qwen3")
+    before = json.loads(theirs.backend_tokenizer.to_str())
+    by_object, by_folder = (ChatTokenizer.from_pretrained(x) for x in (theirs, tokenizers_folder / "qwen3"))
+    messages = [{"role": "user", "content": "naïve 東京 <|im_end|> 🤖 get_weather"}]
+    assert by_object.begin(messages).ids == by_folder.begin(messages).ids
+    assert by_object.stop_token_ids == by_folder.stop_token_ids
+    assert json.loads(theirs.backend_tokenizer.to_str()) == before
+
+
+def test_sampled_ids_of_a_real_vocabulary_that_reencode_otherwise_are_kept(tokenizers_folder):
+    chat = ChatTokenizer.from_pretrained(tokenizers_folder / "qwen3")
+    drift = [633, 62, 15206, 27, 91, 318, 6213, 91, 29, 160, 121]
+    assert chat.vocabulary.encode(chat.vocabulary.decode(drift))[0] != drift
+    transcript = chat.begin([{"role": "user", "content": "u"}])
+    for _ in range(50):
+        transcript = transcript.sampled([*drift, *chat.stop_token_ids])
+        transcript = chat.append(transcript, [{"role": "user", "content": "go on"}])
+    assert [list(s.ids[:-1]) for s in transcript.spans if s.origin == "sampled"] == [drift] * 50
+    assert chat.verify(transcript).hard == 0
