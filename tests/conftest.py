@@ -123,8 +123,10 @@ class Runs:
             answer = check()
             if answer:
                 return answer
+            if self.started[-1].poll() is not None:
+                break
             time.sleep(0.05)
-        raise AssertionError(f"waited {timeout_s:g} s for {what}; the command said: {self.output()}")
+        raise AssertionError(f"waited up to {timeout_s:g} s for {what}; the command said: {self.output()}")
 
     def left_over(self, out: Path, *, timeout_s: float = 20.0) -> dict[str, int]:
         """Processes of the run that are still there after a moment."""

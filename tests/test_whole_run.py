@@ -31,6 +31,12 @@ async def run(*, base_url, prompt, request_kwargs, metadata):
 """
 
 
+def reasons(out: Path) -> set[str]:
+    """Why samples of a run were aborted."""
+    files = [map(json.loads, file.read_text().splitlines()) for file in (out / "samples").iterdir()]
+    return {str(sample["error"]) for samples in files for sample in samples if sample.get("error")}
+
+
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one_bit_for_bit(runs, tmp_path: Path):
     recipe = str(runs.write_recipe(steps=4))
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -89,6 +95,7 @@ def test_the_run_goes_on_when_one_of_two_engines_is_killed(runs, tmp_path: Path)
     ]
     assert len(names) == len(set(names)) == 6 * 8
     assert "engine-0" in runs.output()
+    assert sum(record["samples_aborted"] for record in steps) == 0, reasons(out)
     assert runs.left_over(out) == {}
 
 

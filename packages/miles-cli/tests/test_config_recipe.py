@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from miles_core.config import dump_toml, read_toml
-from miles_core.errors import ConfigError, DataError, MilesError
 
 from miles_cli.checks import check
 from miles_cli.load_config import lines_with_origin, load, load_resumed
 from miles_cli.pipeline.run_folder import RunFolder
+from miles_core.config import dump_toml, read_toml
+from miles_core.errors import ConfigError, DataError, MilesError
 
 
 @pytest.fixture

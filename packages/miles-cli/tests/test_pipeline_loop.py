@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from miles_core.batch import TrainBatch
-from miles_core.errors import TrainError
-from miles_core.sample import Finish, Group, Origin, Sample, Span
 
 from miles_cli.pipeline.loop import Loop, Position, Rollout
 from miles_cli.pipeline.resume import read_position, write_position
+from miles_core.batch import TrainBatch
+from miles_core.errors import TrainError
+from miles_core.sample import Finish, Group, Origin, Sample, Span
 
 
 def group(prompt: str, *, aborted: bool = False) -> Group:

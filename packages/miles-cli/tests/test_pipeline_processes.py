@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from miles_core.errors import ConfigError, DeadlineError
 
 from miles_cli.pipeline.calls import last_line, within
 from miles_cli.pipeline.janitor import clean
@@ -18,6 +17,7 @@ from miles_cli.pipeline.placement import plan
 from miles_cli.pipeline.process import start_time
 from miles_cli.pipeline.run_folder import RunFolder
 from miles_cli.pipeline.together import together
+from miles_core.errors import ConfigError, DeadlineError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 CONTROLLER = """

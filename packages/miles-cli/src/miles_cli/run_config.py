@@ -78,7 +78,7 @@ class RunSection(Config):
     """Steps between checkpoints; what was done since the last one is repeated after a kill."""
     keep: int = Field(default=2, ge=1)
     """Checkpoints kept."""
-    start_timeout_s: float = Field(default=120.0, gt=0)
+    start_timeout_s: float = Field(default=180.0, gt=0)
     """Deadline of each wait while the run starts."""
     step_timeout_s: float = Field(default=600.0, gt=0)
     """Deadline of a training step, a push or a checkpoint."""

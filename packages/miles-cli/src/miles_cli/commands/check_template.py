@@ -16,9 +16,8 @@ def check_template(
 
     Exit code 0: sound; 1: some append is not; 2: the template cannot be read or rendered.
     """
-    from miles_tito.verify import check_template as check
-
     from miles_core.errors import ConfigError, TokenError
+    from miles_tito.verify import check_template as check
 
     if not target.exists():
         raise ConfigError(f"expected a model folder or a .jinja file at {target}, found nothing there.")

@@ -16,4 +16,5 @@ def engine(
     """Serve a model with SGLang's HTTP surface."""
     from miles_cli.engines.local import LocalEngineConfig, serve
 
-    serve(LocalEngineConfig(threads=threads), model_dir, host=host, port=port, token=token)
+    config = LocalEngineConfig(threads=threads)  # type: ignore[call-arg]
+    serve(config, model_dir, host=host, port=port, token=token, on_ready=typer.echo)

@@ -13,8 +13,7 @@ def router(
 ) -> None:
     """Balance OpenAI and SGLang calls over engines, with health checks, quarantine and streaming."""
     from miles_router.app import create_router_app
+    from miles_router.config import RouterConfig
     from miles_router.serve import run
 
-    from miles_router.config import RouterConfig
-
-    run(create_router_app(RouterConfig(workers=tuple(worker), token=token)), host=host, port=port)
+    run(create_router_app(RouterConfig(workers=tuple(worker), token=token)), host=host, port=port, on_ready=typer.echo)

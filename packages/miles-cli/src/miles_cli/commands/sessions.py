@@ -19,4 +19,4 @@ def sessions(
     from miles_router.sessions.config import SessionServerConfig
 
     config = SessionServerConfig(engine_url=engine_url, model_dir=model_dir, token=token)
-    run(create_session_app(config), host=host, port=port)
+    run(create_session_app(config), host=host, port=port, on_ready=typer.echo)

@@ -25,7 +25,7 @@ BEAT_S = 0.2
 
 
 class Server(Protocol):
-    """Something that listens."""
+    """Something that listens at `url`."""
 
     url: str
 
@@ -71,6 +71,10 @@ class Service(Member):
         """Build the server and return its URL once it answers."""
         self._server = build(*arguments)
         return self._server.url
+
+    def child(self) -> int | None:
+        """Process id of a server that this process started, None when it serves itself."""
+        return getattr(self._server, "child", None)
 
     def close(self) -> None:
         """Stop listening."""

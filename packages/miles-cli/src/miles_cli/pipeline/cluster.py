@@ -110,17 +110,18 @@ class Cluster:
 
 @contextmanager
 def _lean_head() -> Iterator[None]:
-    """Leave out the helpers in `NOT_NEEDED`; delete this when `ray.init` has options for it.
+    """Start without the helpers in `NOT_NEEDED`, and without the thread that prints Ray's own view of dead workers.
 
-    A Ray that names them differently starts them all, which only takes longer.
+    Delete this when `ray.init` has options for it. A Ray that names them differently starts them, which costs time.
     """
-    from ray._private.node import Node
+    from ray._private import node, worker
 
-    kept = {name: getattr(Node, name) for name in NOT_NEEDED if hasattr(Node, name)}
+    patches = [(node.Node, name) for name in NOT_NEEDED] + [(worker, "listen_error_messages")]
+    kept = [(owner, name, getattr(owner, name)) for owner, name in patches if hasattr(owner, name)]
     try:
-        for name in kept:
-            setattr(Node, name, lambda *_, **__: None)
+        for owner, name, _ in kept:
+            setattr(owner, name, lambda *_, **__: None)
         yield
     finally:
-        for name, method in kept.items():
-            setattr(Node, name, method)
+        for owner, name, original in kept:
+            setattr(owner, name, original)

@@ -25,7 +25,7 @@ class Demonstrations:
 
     def __init__(self, config: SftSection, chat: ChatTokenizer, *, seed: int) -> None:
         self._config, self._chat = config, chat
-        data = JsonlConfig(path=config.path, prompt_key=config.messages_key, tools_key=config.tools_key)
+        data = JsonlConfig(path=config.path, prompt_key=config.messages_key, tools_key=config.tools_key, limit=None)
         self._source = JsonlSource(data, seed=seed)
         self._known: dict[str, TrainSequence] = {}
 

@@ -16,7 +16,7 @@ Endpoint = tuple[str, str | None]
 """URL and bearer token of an engine."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Slot:
     """One engine's place: who stands there now. url is empty while it is being replaced."""
 
@@ -66,8 +66,9 @@ class EngineFleet:
         """
         role, url, pid = slot.place.role, slot.url, slot.pid
         slot.url = ""
-        await router.quarantine(url, "its process ended")
-        await router.remove_worker(url)
+        if url:  # it had served
+            await router.quarantine(url, "its process ended")
+            await router.remove_worker(url)
         slot.restarts += 1
         if slot.restarts > MAX_RESTARTS:
             raise EngineError(f"{role} ended {slot.restarts} times; its log is in the run's logs/.")

@@ -46,8 +46,10 @@ class RunObserver:
 
     def close(self) -> None:
         """Give the terminal back and, when there is anything to tell, write summary and report."""
-        self._display.close()
         self._metrics.finish()
-        if self._logged:
-            write_summary(self._folder.path, wall_s=time.monotonic() - self._origin)
-            write_report(self._folder.path)
+        try:
+            if self._logged:
+                write_summary(self._folder.path, wall_s=time.monotonic() - self._origin)
+                self._display.note(f"report: {write_report(self._folder.path)}")
+        finally:
+            self._display.close()

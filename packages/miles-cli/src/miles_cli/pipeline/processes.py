@@ -8,7 +8,9 @@ import ray
 
 from miles_cli.pipeline.calls import within
 from miles_cli.pipeline.engine_fleet import EngineFleet, Slot
+from miles_cli.pipeline.janitor import clean
 from miles_cli.pipeline.placement import Place, of_kind, start_actor
+from miles_cli.pipeline.process import start_time
 from miles_cli.pipeline.run_folder import RunFolder
 from miles_cli.pipeline.watch import Watch
 from miles_core.errors import MilesError
@@ -38,6 +40,7 @@ class Processes:
         self._watch, self._logs = watch, folder.logs
         self._timeout_s, self._boot, self._changed = start_timeout_s, boot, changed
         self._pids: dict[str, int] = {}
+        self._children: dict[int, float] = {}
         engines = of_kind(places, "engine")
         # What imports most is asked for first.
         self.fleet = EngineFleet(engines, spawn=self._spawn, boot=self._start_engine, kill=ray.kill, note=note)
@@ -55,9 +58,12 @@ class Processes:
         """A call to one process, under the deadline of a start."""
         return await self._named(f"{role} {what}", getattr(self.actors[role], method).remote(*arguments))
 
-    async def call_engine(self, slot: Slot, what: str, method: str, *arguments: Any) -> Any:
-        """The same for an engine."""
-        return await self._named(f"{slot.place.role} {what}", getattr(slot.actor, method).remote(*arguments))
+    async def call_engine(
+        self, slot: Slot, what: str, method: str, *arguments: Any, timeout_s: float | None = None
+    ) -> Any:
+        """The same for an engine, which may have a longer deadline of its own."""
+        call = getattr(slot.actor, method).remote(*arguments)
+        return await within(max(timeout_s or 0.0, self._timeout_s), f"{slot.place.role} {what}", call)
 
     async def close(self) -> None:
         """Let processes that have children end them, then end every process."""
@@ -71,9 +77,18 @@ class Processes:
         return start_actor(place, self._logs)
 
     async def _start_engine(self, slot: Slot) -> tuple[str, int]:
-        pid = await self._named(f"process {slot.place.role} to start", slot.actor.pid.remote())
-        self._record(slot.place.role, pid)
-        return await self._boot(self, slot), pid
+        role = slot.place.role
+        pid = await self._named(f"process {role} to start", slot.actor.pid.remote())
+        self._record(role, pid)
+        orphan = self._pids.pop(f"{role}/server", None)
+        if orphan is not None:
+            clean({orphan: self._children[orphan]})
+        url = await self._boot(self, slot)
+        child = await self._named(f"{role} to name its server", slot.actor.child.remote())
+        if child is not None:
+            self._children[child] = start_time(child) or 0.0
+            self._record(f"{role}/server", child)
+        return url, pid
 
     def _record(self, role: str, pid: int) -> None:
         self._pids[role] = pid

@@ -28,7 +28,7 @@ def places_of(config: RunConfig | SftRunConfig, *, gpus: int) -> tuple[Place, ..
         ranks=config.trainer.ranks,
         trainer_threads=config.trainer.threads,
         trainer_cuda=config.trainer.device == "cuda",
-        engines=engines.count if engines else 0,
+        engines=max(engines.count, len(getattr(engines, "urls", ()))) if engines else 0,
         engine_threads=engines.threads if engines else 1,
         engine_cuda=bool(engines) and getattr(engines, "device", "cpu") == "cuda",
         gpus=gpus,
@@ -49,8 +49,10 @@ class Startup:
         """Make an engine serve; its URL. Used at the start and whenever one is replaced."""
         config = self._rl.engines
         await processes.call_engine(slot, "to import", "prepare", wiring.warm_engine, config)
-        start = ("start", wiring.engine, config, await self.model(), self._token)
-        return str(await processes.call_engine(slot, "to serve", *start))
+        number = processes.fleet.slots.index(slot)
+        start = ("start", wiring.engine, config, await self.model(), number, self._folder.logs, self._token)
+        longer = getattr(config, "start_timeout_s", None)
+        return str(await processes.call_engine(slot, "to serve", *start, timeout_s=longer))
 
     async def rl(self, processes: Processes, cursor: Mapping[str, Any] | None) -> RouterClient:
         """Everything of a reinforcement-learning run; the answer is the client of its router."""

@@ -14,7 +14,6 @@ from miles_cli.pipeline.loop import Rollout
 from miles_cli.run_config import EnginesConfig, RunConfig, SessionsSection, SftRunConfig, WeightsConfig
 
 if TYPE_CHECKING:
-    from miles_cli.engines.local import LocalEngineConfig
     from miles_cli.pipeline.demonstrations import Demonstrations
     from miles_cli.report.samples_file import SamplesFile
     from miles_core.data.jsonl import JsonlSource
@@ -111,11 +110,13 @@ def warm_engine(config: EnginesConfig) -> None:
         import miles_cli.engines.local  # noqa: F401
 
 
-def engine(config: EnginesConfig, model: Path, token: str | None) -> Server:
-    """One engine, listening on loopback."""
+def engine(config: EnginesConfig, model: Path, number: int, logs: Path, token: str | None) -> Server:
+    """The engine with this number, serving."""
+    from miles_cli.pipeline.engine_server import LocalServer, SglangProcess
+
     if config.type == "local":
-        return _LocalEngine(config, model, token)
-    raise AssertionError(config.type)
+        return LocalServer(config, model, token=token)
+    return SglangProcess(config, model, number=number, log=logs / f"engine-{number}-sglang.log", token=token)
 
 
 def warm_rollouts(config: RunConfig) -> None:
@@ -168,21 +169,6 @@ def rollouts(
         on_progress=player.advance,
     )
     return player
-
-
-class _LocalEngine:
-    def __init__(self, config: "LocalEngineConfig", model: Path, token: str | None) -> None:
-        from miles_cli.engines.local import open_engine
-        from miles_router.serve import ServerThread
-
-        self._core, app = open_engine(config, model, token=token)
-        self._server = ServerThread(app).start()
-        self.url = self._server.url
-
-    def stop(self) -> None:
-        """Stop listening, end the engine's thread."""
-        self._server.stop(timeout_s=1.0)
-        self._core.close()
 
 
 class _Player:
