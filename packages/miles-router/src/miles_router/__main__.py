@@ -59,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         app = _app(options, own_url=url_of(listener))
     except (MilesError, ValueError, OSError) as error:
+        listener.close()
         parser().error(str(error))
     run(
         app,
