@@ -2,10 +2,11 @@
 
 import json
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -14,6 +15,8 @@ TOOL: dict[str, Any] = {
         "parameters": {"type": "object", "properties": {"expression": {"type": "string"}}},
     },
 }
+CERTIFICATES = ssl.create_default_context()
+"""Reading the certificates takes longer than a turn of a small model: once, not in every rollout."""
 SUM = re.compile(r"(\d{1,6}) \+ (\d{1,6})")
 
 
@@ -27,7 +30,8 @@ async def solve(
     """Ask, execute calls, stop at the first answer; what is returned reaches the reward as `metadata["agent"]`."""
     messages: list[Any] = list(prompt["messages"])
     wasted = 0
-    async with AsyncOpenAI(base_url=base_url, api_key="none") as client:
+    http_client = DefaultAsyncHttpxClient(verify=CERTIFICATES)
+    async with AsyncOpenAI(base_url=base_url, api_key="none", http_client=http_client) as client:
         for _ in range(3):
             completion = await client.chat.completions.create(
                 messages=messages, tools=[TOOL], max_tokens=40, **request_kwargs

@@ -2,10 +2,11 @@
 
 import json
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 CALCULATOR: dict[str, Any] = {
     "type": "function",
@@ -16,6 +17,8 @@ CALCULATOR: dict[str, Any] = {
 }
 MAX_TURNS = 5
 MAX_TOKENS = 40
+CERTIFICATES = ssl.create_default_context()
+"""Reading the certificates takes longer than a turn of a small model: once, not in every rollout."""
 EXPRESSION = re.compile(r"\s*(-?\d{1,9})\s*([-+*/])\s*(-?\d{1,9})\s*")
 
 
@@ -29,7 +32,8 @@ async def run(
     """Talk to the model until it answers without a tool call; the answer is the last assistant message."""
     messages: list[Any] = list(prompt["messages"])
     calls = errors = 0
-    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+    http_client = DefaultAsyncHttpxClient(verify=CERTIFICATES)
+    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http_client) as client:
         for _ in range(MAX_TURNS):
             completion = await client.chat.completions.create(
                 messages=messages, tools=[CALCULATOR], max_tokens=MAX_TOKENS, **request_kwargs

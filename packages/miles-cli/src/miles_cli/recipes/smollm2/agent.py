@@ -1,12 +1,15 @@
 """An agent that asks for a short sentence, checks it in code and gives feedback in words, up to three turns."""
 
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 MAX_TURNS = 3
+CERTIFICATES = ssl.create_default_context()
+"""Reading the certificates takes longer than a turn of a small model: once, not in every rollout."""
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
@@ -24,7 +27,8 @@ async def run(
     messages: list[Any] = list(prompt["messages"])
     faults: list[str] = []
     score = 0.0
-    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+    http_client = DefaultAsyncHttpxClient(verify=CERTIFICATES)
+    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=http_client) as client:
         for _ in range(MAX_TURNS):
             completion = await client.chat.completions.create(messages=messages, **request_kwargs)
             choice = completion.choices[0]
