@@ -81,3 +81,17 @@ def test_a_folder_without_template_or_tokenizer_is_refused(tmp_path):
     Vocabulary.of_bytes([]).save(tmp_path)
     with pytest.raises(TokenError, match="expected a chat template"):
         ChatTokenizer.from_pretrained(tmp_path)
+
+
+def test_a_tokenizer_that_truncates_and_pads_does_neither_here(tmp_path, template_file):
+    from tokenizers import Tokenizer
+
+    Vocabulary.of_bytes(["<|im_start|>", "<|im_end|>"]).save(tmp_path)
+    theirs = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    theirs.enable_truncation(8, direction="left")
+    theirs.enable_padding(length=4000)
+    chat = ChatTokenizer.from_pretrained(theirs, chat_template=template_file("chatml").read_text())
+    ids = chat.begin([{"role": "user", "content": "x" * 1000}]).ids
+    text = "<|im_start|>user\n" + "x" * 1000 + "<|im_end|>\n<|im_start|>assistant\n"
+    assert chat.vocabulary.decode(ids) == text
+    assert theirs.truncation["max_length"] == 8
