@@ -88,7 +88,7 @@ class EngineApp:
     async def _generate(self, request: Request) -> Response:
         call = GenerateCall.parse(await self.body(request), self._text)
         if call.stream:
-            return await _events(self._generate_events(call))
+            return await _events(request, self._generate_events(call))
         completions = await _unless_gone(request, self._complete(call.jobs))
         answers = [answer(c, self._text, return_logprob=call.return_logprob) for c in completions]
         return json_response(answers if call.many else answers[0])
@@ -106,7 +106,7 @@ class EngineApp:
     async def _chat(self, request: Request) -> Response:
         call = ChatCall.parse(await self.body(request), self._text)
         if call.stream:
-            return await _events(self._chat_events(call))
+            return await _events(request, self._chat_events(call))
         return json_response(call.answer(await _unless_gone(request, self._complete(call.jobs)), self._text))
 
     async def _chat_events(self, call: ChatCall) -> AsyncGenerator[dict[str, Any], None]:
@@ -266,12 +266,19 @@ async def _wait_gone(request: Request) -> None:
         pass
 
 
-async def _events(events: AsyncGenerator[dict[str, Any], None]) -> Response:
+async def _events(request: Request, events: AsyncGenerator[dict[str, Any], None]) -> Response:
     """Server-sent events, then `[DONE]`; a failure before the first one is an ordinary error answer."""
+
+    async def start() -> dict[str, Any]:
+        async for event in events:
+            return event
+        raise EngineError("the engine produced no event.", status=500)
+
     try:
-        first = await anext(events)
-    except StopAsyncIteration:
-        raise EngineError("the engine produced no event.", status=500) from None
+        first = await _unless_gone(request, start())
+    except BaseException:
+        await events.aclose()
+        raise
 
     async def lines() -> AsyncIterator[bytes]:
         async with aclosing(events):

@@ -125,11 +125,11 @@ class Scheduler:
         return segments
 
     def hole(self) -> tuple[Request, int] | None:
-        """A request to move, and the free slot to move it to, while half the slots below the highest are free."""
+        """A request to move, and the lower free slot to move it to: a step's attention spans all slots up to the highest."""
         if not self.running:
             return None
         highest = max(self.running, key=lambda r: r.slot)
-        if highest.slot + 1 <= 2 * len(self.running):
+        if highest.slot + 1 == len(self.running):
             return None
         taken = {request.slot for request in self.running}
         return highest, next(slot for slot in range(self.max_running) if slot not in taken)
