@@ -187,3 +187,10 @@ def test_gpus_are_shared_evenly_when_there_are_too_few(gpus, share):
 
 def test_a_supervised_run_has_trainers_only():
     assert [role for role, _, _ in placed(engines=0, ranks=2)] == ["trainer-0", "trainer-1"]
+
+
+def test_the_age_of_a_process_counts_from_its_start():
+    program = "import time; time.sleep(0.3); from miles_cli.pipeline.process import age_s; print(age_s())"
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert 0.3 <= float(done.stdout) <= time.monotonic() - before + 0.02  # clock ticks are 10 ms

@@ -31,11 +31,11 @@ def run(
 
     from miles_cli.checks import check
     from miles_cli.load_config import load, load_resumed
-
-    origin = time.monotonic()
+    from miles_cli.pipeline.process import age_s
     from miles_core.config import dump_toml
     from miles_core.errors import ConfigError
 
+    origin = time.monotonic() - age_s()
     if resume and overwrite:
         raise ConfigError("--resume continues a run and --overwrite deletes it; expected at most one of them.")
     resolved = load_resumed(recipe, overrides or (), out) if resume else load(recipe or DEFAULT, overrides or ())
@@ -44,6 +44,9 @@ def run(
     if dry_run:
         typer.echo(dump_toml(config))
         return
+    from miles_cli.pipeline.environment import prepare
+
+    prepare()
     from miles_cli.pipeline.launch import launch
     from miles_cli.pipeline.run_folder import Mode
 

@@ -8,24 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from miles_cli.run_config import RaySection
-from miles_core import env
 from miles_core.errors import MilesError
-
-QUIET = {
-    # Ray notices `uv run` and would build the environment a second time for its workers.
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_DEDUP_LOGS": "0",
-}
-CHILDREN = {
-    # Spinning OpenMP threads of several processes starve each other on few cores.
-    "OMP_WAIT_POLICY": "PASSIVE",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
 
 NOT_NEEDED = ("start_monitor", "start_log_monitor", "start_api_server")
 """Processes of a Ray head that serve autoscaling, log forwarding and the dashboard: five CPU seconds at every start."""
@@ -41,10 +24,6 @@ class Cluster:
         self._config = config
 
     def __enter__(self) -> Self:
-        for name, value in QUIET.items():
-            env.export(name, value, override=True)
-        for name, value in CHILDREN.items():
-            env.export(name, value)
         logging.getLogger("ray").setLevel(logging.ERROR)
         for attempt in range(1, START_ATTEMPTS + 1):
             try:

@@ -5,6 +5,7 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -25,13 +26,22 @@ def settle(role: str, logs: Path) -> int:
 
 
 def start_time(pid: int) -> float | None:
-    """When the process started, in seconds since boot; None when it is gone. Tells a reused id from the old one."""
+    """When the process started, in clock ticks since boot; None when it is gone. Tells a reused id from the old one."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     after_name = text.rpartition(")")[2].split()
     return None if after_name[0] == "Z" else float(after_name[19])
+
+
+def age_s() -> float:
+    """Seconds since this process was started, its imports included; 0 where the system does not tell."""
+    ticks = start_time(os.getpid())
+    if ticks is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return max(age, 0.0)
 
 
 def _die_with_parent() -> None:

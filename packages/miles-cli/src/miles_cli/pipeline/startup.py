@@ -30,7 +30,7 @@ def places_of(config: RunConfig | SftRunConfig, *, gpus: int) -> tuple[Place, ..
         trainer_cuda=config.trainer.device == "cuda",
         engines=max(engines.count, len(getattr(engines, "urls", ()))) if engines else 0,
         engine_threads=engines.threads if engines else 1,
-        engine_cuda=bool(engines) and getattr(engines, "device", "cpu") == "cuda",
+        engine_cuda=bool(engines) and str(getattr(engines, "device", "cpu")).startswith("cuda"),
         gpus=gpus,
         embedded=config.ray.address == "local",
     )
