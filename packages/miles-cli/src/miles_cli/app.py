@@ -72,6 +72,8 @@ def execute(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         error.show()  # type: ignore[attr-defined]
         return USAGE
+    if result == INTERRUPTED:  # what typer makes of Ctrl-C inside a command
+        return _say("interrupted; everything was shut down.", INTERRUPTED)
     return result if isinstance(result, int) else OK
 
 

@@ -154,6 +154,10 @@ class Progress:
 class Player(Protocol):
     """What plays out one step; built by the wiring."""
 
+    async def open(self) -> None:
+        """Start what has to run before the first step."""
+        ...
+
     async def play(self, step: int, report: Callable[[Progress], None]) -> Rollout:
         """The groups of the step."""
         ...
@@ -182,6 +186,7 @@ class RolloutHost(Member):
     def start(self, build: Callable[..., Player], *arguments: Any) -> None:
         """Build what plays out a step."""
         self._player = build(*arguments)
+        asyncio.run_coroutine_threadsafe(self._player.open(), self._loop).result()
 
     def play(self, step: int) -> Rollout:
         """The groups of one step."""

@@ -4,6 +4,7 @@ Every function here runs inside the process that it builds for, and imports ther
 """
 
 import asyncio
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -86,8 +87,7 @@ def router(config: "RouterConfig") -> Server:
 
 def warm_sessions() -> None:
     """Import what the session server needs."""
-    import miles_router.serve
-    import miles_router.sessions.app  # noqa: F401
+    _import("miles_router.serve", "miles_router.sessions.app")
 
 
 def sessions(
@@ -107,7 +107,7 @@ def sessions(
 def warm_engine(config: EnginesConfig) -> None:
     """Import what the engine needs, while its model may still be in the making."""
     if config.type == "local":
-        import miles_cli.engines.local  # noqa: F401
+        _import("miles_cli.engines.local_app", "miles_megatron.engine.core")
 
 
 def engine(config: EnginesConfig, model: Path, number: int, logs: Path, token: str | None) -> Server:
@@ -121,8 +121,13 @@ def engine(config: EnginesConfig, model: Path, number: int, logs: Path, token: s
 
 def warm_rollouts(config: RunConfig) -> None:
     """Load agent, reward and prompts once: a fault in one of them is found here."""
-    from miles_core.rollout import sync_loop  # noqa: F401
+    from miles_core.plugins import load
 
+    _import("miles_core.rollout.sync_loop", "miles_cli.report.samples_file")
+    load("generates", config.rollout.generate)
+    if config.rollout.agent is not None:
+        load("agents", config.rollout.agent)
+    load("rewards", config.reward.name, options=config.reward.options)
     source(config, None)
 
 
@@ -178,6 +183,9 @@ class _Player:
         self.loop: RolloutLoop | None = None
         self._report: Callable[[Progress], None] | None = None
 
+    async def open(self) -> None:
+        await self._judge.start()
+
     async def play(self, step: int, report: Callable[[Progress], None]) -> Rollout:
         assert self.loop is not None
         self._report = report
@@ -199,3 +207,8 @@ class _Player:
     async def _written(self) -> None:
         if self._writing is not None:
             await self._writing
+
+
+def _import(*modules: str) -> None:
+    for module in modules:
+        importlib.import_module(module)
