@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from miles_core.errors import TrainError
 from miles_megatron.algorithm import AlgorithmConfig
 from miles_megatron.checkpoint import CheckpointStore
+from miles_megatron.schedules import ScheduleConfig
 from miles_megatron.torch_backend import AdamWConfig, TorchBackend, TorchBackendConfig
 
-CONFIG = TorchBackendConfig(optimizer=AdamWConfig(lr=3e-3))
+CONFIG = TorchBackendConfig(optimizer=AdamWConfig(lr=3e-3), schedule=ScheduleConfig(warmup_updates=5))
 ALGORITHM = AlgorithmConfig(kl_coef=0.1, correction="tis")
 
 
@@ -159,7 +160,7 @@ spec = importlib.util.spec_from_file_location("shared", conftest)
 shared = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(shared)
 backend = TorchBackend(
-    TorchBackendConfig(optimizer=AdamWConfig(lr=3e-3)), model_dir=model,
+    TorchBackendConfig.model_validate_json(sys.argv[5]), model_dir=model,
     algorithm=AlgorithmConfig(kl_coef=0.1, correction="tis"), seed=3,
 )
 store = CheckpointStore(root, keep=2)
@@ -184,7 +185,9 @@ def test_a_job_killed_while_it_trains_and_saves_ends_with_the_bits_of_one_that_w
 ):
     root = tmp_path / "checkpoints"
     command = [sys.executable, "-c", JOB, str(tiny_model), str(root), str(Path(__file__).with_name("conftest.py"))]
-    process = subprocess.Popen([*command, "1000"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        [*command, "1000", CONFIG.model_dump_json()], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     try:
         for _ in range(3):
             process.stdout.readline()
@@ -196,7 +199,7 @@ def test_a_job_killed_while_it_trains_and_saves_ends_with_the_bits_of_one_that_w
     assert store.latest() is not None
     assert survived >= 2
     steps = survived + 3
-    subprocess.run([*command, str(steps)], capture_output=True, timeout=240, check=True)
+    subprocess.run([*command, str(steps), CONFIG.model_dump_json()], capture_output=True, timeout=240, check=True)
     with backend_of(tiny_model) as backend:
         for step in range(steps):
             metrics = backend.step(make_batch(step=step, seed=step))

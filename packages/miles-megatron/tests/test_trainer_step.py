@@ -54,6 +54,14 @@ class Reference:
                 table.append((t, row[int(sequence.ids[t])] - torch.logsumexp(row, 0)))
         return table
 
+    def token_entropies(self, sequence, temperature):
+        logits = packed_forward(self.model, torch.tensor(sequence.ids, dtype=torch.long), [sequence.num_tokens])
+        entropies = {}
+        for t in np.flatnonzero(sequence.loss_mask):
+            p = torch.softmax(logits[t - 1] / temperature, 0)
+            entropies[int(t)] = -(p * p.log()).sum()
+        return entropies
+
     def advantage(self, sequences, sequence):
         group = {s.rollout_id: s.reward for s in sequences if s.group_id == sequence.group_id}
         values = list(group.values())
@@ -73,9 +81,10 @@ class Reference:
         return 1 / (sum(int(s.loss_mask.sum()) for s in mine) * len(rollouts))
 
     def step(self, batch):
-        a, total, mismatch, kls = self.algorithm, torch.zeros((), dtype=torch.float64), [], []
+        a, total, mismatch, kls, bits = self.algorithm, torch.zeros((), dtype=torch.float64), [], [], []
         for s in batch.sequences:
             initial = dict(self.token_logprobs(self.initial, s, batch.temperature)) if a.kl_coef else {}
+            entropies = self.token_entropies(s, batch.temperature)
             for t, logp in self.token_logprobs(self.model, s, batch.temperature):
                 rollout = float(s.rollout_logprobs[t])
                 old = rollout if a.old_logprobs == "rollout" else logp.detach()
@@ -88,6 +97,8 @@ class Reference:
                     x = logp - initial[t].detach()
                     loss = loss + a.kl_coef * (torch.exp(-x) - 1 + x)
                     kls.append(math.exp(-x.item()) - 1 + x.item())
+                loss = loss - a.entropy_coef * entropies[t]
+                bits.append(entropies[t].item())
                 total = total + loss * self.weight(batch.sequences, s)
                 mismatch.append(float(logp.detach()) - rollout)
         self.optimizer.zero_grad()
@@ -101,6 +112,7 @@ class Reference:
             "loss": float(total.detach()),
             "grad_norm": norm,
             "kl": sum(kls) / len(kls) if kls else 0.0,
+            "entropy": sum(bits) / len(bits),
             "logprob_abs_diff_max": max(abs(d) for d in mismatch),
             "logprob_abs_diff_mean": sum(abs(d) for d in mismatch) / len(mismatch),
             "mismatch_kl": sum(math.exp(d) - 1 - d for d in mismatch) / len(mismatch),
@@ -112,7 +124,7 @@ class Reference:
     "algorithm",
     [
         {"kl_coef": 0.3, "correction": "tis"},
-        {"old_logprobs": "rollout", "clip_eps_high": 0.4, "reduction": "sequence_mean"},
+        {"old_logprobs": "rollout", "clip_eps_high": 0.4, "reduction": "sequence_mean", "entropy_coef": 0.1},
         {"reduction": "fixed_length", "fixed_length": 40},
     ],
     ids=["kl-tis", "rollout-sequence-mean", "fixed-length"],
