@@ -28,12 +28,12 @@ class _Linear:
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Parameters of one decoder layer. head_norm: weights of the query and key norms, `[heads + kv_heads, d]`."""
+    """Parameters of one decoder layer. head_norm: of queries and keys, where there are any."""
 
     index: int
     input_norm: Tensor
     attention_in: _Linear
-    head_norm: tuple[nn.Module, nn.Module] | None
+    head_norm: tuple[FusedRMSNorm, FusedRMSNorm] | None
     attention_out: _Linear
     mlp_norm: Tensor
     mlp_in: _Linear
@@ -80,7 +80,8 @@ class FusedDecoder:
         turned, value = states[:, : heads + kv_heads], states[:, heads + kv_heads :]
         if layer.head_norm is not None:
             q_norm, k_norm = layer.head_norm
-            turned = torch.cat([q_norm(turned[:, :heads]), k_norm(turned[:, heads:])], 1)
+            both = torch.cat([q_norm.weight.expand(heads, -1), k_norm.weight.expand(kv_heads, -1)])
+            turned = functional.rms_norm(turned, both.shape[-1:], None, q_norm.variance_epsilon) * both
         turned = _rotate(turned, cos, signed)
         out = attend(layer.index, turned[:, :heads], turned[:, heads:], value, layer.scale)
         return out.reshape(qkv.shape[0], -1)

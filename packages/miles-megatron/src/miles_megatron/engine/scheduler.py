@@ -125,7 +125,7 @@ class Scheduler:
         return segments
 
     def hole(self) -> tuple[Request, int] | None:
-        """A request to move, and the lower free slot to move it to: a step's attention spans all slots up to the highest."""
+        """A request to move, and the lower free slot to move it to: a step attends over all slots up to the highest."""
         if not self.running:
             return None
         highest = max(self.running, key=lambda r: r.slot)

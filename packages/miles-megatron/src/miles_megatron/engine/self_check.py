@@ -9,15 +9,15 @@ from miles_megatron.engine.cache import SlotCache
 from miles_megatron.engine.forward import Decoder, Piece, step
 from miles_megatron.models.packed import packed_forward
 
-LENGTHS = (70, 5, 33)
-PROMPTS = (60, 1, 31)
+LENGTHS = (270, 5, 133, 70)
+PROMPTS = (250, 1, 120, 60)
 """Tokens of each sequence computed at once; the rest follow one by one, in one batch."""
 
 
 def gives_packed_bits(decoder: Decoder, model: nn.Module, cache: SlotCache, *, vocab_size: int) -> bool:
     """Whether prefill and decoding of a few sequences through the cache equal the packed forward, bit for bit.
 
-    It uses the first three slots (or as many as there are) and leaves them empty.
+    It uses the first four slots (or as many as there are) and leaves them empty.
     """
     group_size = model.config.num_attention_heads // model.config.num_key_value_heads
     count = min(len(LENGTHS), cache.shape.slots)

@@ -1,7 +1,7 @@
 """Causal attention over packed sequences whose forward bits do not depend on batch, packing or cache.
 
 One product with all keys, a softmax over whole rows whose keys are padded to a multiple of 64, and a product with the
-values in 64-key chunks in ascending order: zero padding then changes no bit. Only the forward has this property; the
+values in 128-key chunks in ascending order: zero padding then changes no bit. Only the forward has this property; the
 backward is dense.
 """
 
@@ -12,10 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from miles_megatron.models.layout import KEY_BLOCK, PackedLayout, SegmentGroup
+from miles_megatron.models.layout import PackedLayout, SegmentGroup
 
 ROW_MULTIPLE = 4
 """Batched matrix kernels agree for every row count that is a multiple of this."""
+VALUE_CHUNK = 128
+"""Keys per chunk of the product with the values: the library splits sums over more than 192 by their length."""
 KEEP_ELEMENTS = 1 << 22
 """Attention probabilities of a group up to this size are kept for the backward; larger ones are computed again."""
 
@@ -81,12 +83,12 @@ def probabilities(q: Tensor, k: Tensor, dead: Tensor) -> Tensor:
 
 
 def weigh(p: Tensor, v: Tensor) -> Tensor:
-    """`p v` in 64-key chunks in ascending order, `[batch, kv_heads, rows, d]`; finite v everywhere."""
+    """`p v` in 128-key chunks in ascending order, `[batch, kv_heads, rows, d]`; finite v everywhere."""
     batch, kv_heads, rows, keys = p.shape
     p, v = p.reshape(-1, rows, keys), v.reshape(batch * kv_heads, keys, -1)
-    out = torch.bmm(p[..., :KEY_BLOCK], v[:, :KEY_BLOCK])
-    for start in range(KEY_BLOCK, keys, KEY_BLOCK):
-        out += torch.bmm(p[..., start : start + KEY_BLOCK], v[:, start : start + KEY_BLOCK])
+    out = torch.bmm(p[..., :VALUE_CHUNK], v[:, :VALUE_CHUNK])
+    for start in range(VALUE_CHUNK, keys, VALUE_CHUNK):
+        out += torch.bmm(p[..., start : start + VALUE_CHUNK], v[:, start : start + VALUE_CHUNK])
     return out.view(batch, kv_heads, rows, -1)
 
 

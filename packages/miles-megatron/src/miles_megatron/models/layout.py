@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 KEY_BLOCK = 64
-"""Keys per chunk of the product with the values; the library splits longer sums depending on their length."""
+"""The keys of a sequence are padded with invisible ones to a multiple of this; softmax then changes no bit."""
 QUERY_BLOCK = 512
 """Longer sequences attend in blocks of this many queries: half the work, a bounded score matrix, the same bits."""
 GROUP_ELEMENTS = 1 << 24
