@@ -1,6 +1,8 @@
 """The engine's cached steps against the trainer's packed forward, bit for bit."""
 
 import random
+import resource
+from pathlib import Path
 
 import pytest
 import torch
@@ -175,3 +177,15 @@ def test_fusing_keeps_names_values_and_saved_bits(folders, tmp_path):
     assert all(
         torch.equal(a, b) for a, b in zip(model.state_dict().values(), untouched.state_dict().values(), strict=True)
     )
+
+
+def test_a_large_cache_takes_memory_only_where_it_is_written():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    before = resident()
+    shape = CacheShape(layers=8, kv_heads=4, head_dim=64, slots=32, length=4096, pages=0)
+    cache = SlotCache(shape, dtype=torch.float32, device="cpu")
+    assert cache.keys.nbytes == 1 << 30
+    assert resident() - before < 64 << 20
+    assert not cache.keys[7, 31, 3, 4095].any()

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,11 +40,11 @@ class SlotCache:
     def __init__(self, shape: CacheShape, *, dtype: torch.dtype, device: str) -> None:
         self.shape = shape
         size = (shape.layers, shape.slots, shape.kv_heads, shape.length, shape.head_dim)
-        self.keys = torch.zeros(size, dtype=dtype, device=device)
-        self.values = torch.zeros(size, dtype=dtype, device=device)
+        self.keys = _zeros(size, dtype, device)
+        self.values = _zeros(size, dtype, device)
         pages = (shape.layers, shape.pages, shape.kv_heads, PAGE, shape.head_dim)
-        self._page_keys = torch.zeros(pages, dtype=dtype, device=device)
-        self._page_values = torch.zeros(pages, dtype=dtype, device=device)
+        self._page_keys = _zeros(pages, dtype, device)
+        self._page_values = _zeros(pages, dtype, device)
         self._flat_keys = [self._flat(self.keys[layer]) for layer in range(shape.layers)]
         self._flat_values = [self._flat(self.values[layer]) for layer in range(shape.layers)]
 
@@ -91,3 +92,11 @@ class SlotCache:
         for pool, cache in ((self._page_keys, self.keys), (self._page_values, self.values)):
             parts = cache[:, slot].unflatten(2, (-1, PAGE)).index_select(2, pieces)
             pool.index_copy_(1, pages, parts.transpose(1, 2))
+
+
+def _zeros(size: Sequence[int], dtype: torch.dtype, device: str) -> Tensor:
+    """Zeros; on a CPU from numpy, which leaves the pages to the system until they are written, as torch does not."""
+    count = torch.Size(size).numel() * dtype.itemsize
+    if torch.device(device).type != "cpu" or not count:
+        return torch.zeros(size, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(size)
