@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from miles_cli.pipeline.loop import Rollout
-from miles_cli.pipeline.process import settle
+from miles_cli.pipeline.process import keep_for_good, settle
 from miles_core import env
 from miles_core.batch import TrainBatch
 
@@ -70,6 +70,7 @@ class Service(Member):
     def start(self, build: Callable[..., Server], *arguments: Any) -> str:
         """Build the server and return its URL once it answers."""
         self._server = build(*arguments)
+        keep_for_good()
         return self._server.url
 
     def child(self) -> int | None:
@@ -99,6 +100,7 @@ class TrainerRank(Member):
     def start(self, build: Callable[..., Any], *arguments: Any) -> None:
         """Build the backend; every rank has to be started for this to return."""
         self._backend = self._on_torch(build, *arguments)
+        keep_for_good()
 
     def start_pusher(self, build: Callable[..., Callable[..., Mapping[str, Any]]], *arguments: Any) -> None:
         """Rank 0 only: build what takes the weights to the engines."""
@@ -187,6 +189,7 @@ class RolloutHost(Member):
         """Build what plays out a step."""
         self._player = build(*arguments)
         asyncio.run_coroutine_threadsafe(self._player.open(), self._loop).result()
+        keep_for_good()
 
     def play(self, step: int) -> Rollout:
         """The groups of one step."""

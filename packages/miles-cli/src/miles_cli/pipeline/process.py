@@ -2,6 +2,7 @@
 
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import sys
@@ -23,6 +24,15 @@ def settle(role: str, logs: Path) -> int:
         os.dup2(log.fileno(), sys.stderr.fileno())
     faulthandler.enable(file=sys.stderr)
     return os.getpid()
+
+
+def keep_for_good() -> None:
+    """Take everything that exists now out of garbage collection: what was imported stays for the life of the process.
+
+    Later collections then look at what the work itself made, not at some 300,000 objects of libraries each time.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def start_time(pid: int) -> float | None:
