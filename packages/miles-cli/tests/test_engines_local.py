@@ -14,7 +14,6 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from miles_cli.engines.local import LocalEngineConfig, create_engine_app, open_engine
 from miles_cli.engines.text_codec import TextCodec
-from miles_megatron.engine.config import EngineConfig
 from miles_router.serve import ServerThread
 from miles_sync.push import WeightPusher
 from miles_sync.receivers.endpoint import EngineEndpoint
@@ -401,8 +400,3 @@ def test_the_http_loop_answers_while_the_engine_computes(served, client):
         thread.join()
     assert len(waits) > 3
     assert sorted(waits)[len(waits) // 2] < 0.5
-
-
-def test_the_local_config_hands_the_core_its_part():
-    config = LocalEngineConfig(threads=2, chunk=64, count=2)
-    assert config.core_config() == EngineConfig(threads=2, chunk=64)

@@ -76,3 +76,28 @@ def _batch(*, step=0, seed=0, rollouts=8, group=4, longest=14, split=True, tempe
 def make_batch():
     """Builds a batch of a 48-token vocabulary; masked rollout log-probabilities are NaN, so a leak is seen at once."""
     return _batch
+
+
+@pytest.fixture(scope="session")
+def engine_folder(tmp_path_factory):
+    """A Qwen3 folder whose generation config names two end ids."""
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("qwen3")
+    config = Qwen3Config(
+        vocab_size=90,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        eos_token_id=None,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(eos_token_id=[88, 89])
+    model.save_pretrained(folder)
+    return folder

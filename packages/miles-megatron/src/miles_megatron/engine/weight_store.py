@@ -36,14 +36,17 @@ class WeightStore:
 
         copy: False takes the tensors themselves, which nobody else may then change.
         WeightSyncError names the tensor that does not fit; the transaction stays open, so that the sender decides.
+        A call belongs to the transaction that was open when it began: one that outlives it stages nothing more.
         """
+        opened = self._staged
         names = []
         for name, tensor in tensors:
             kept = self._fitting(name, tensor).to(self._targets[name].device, copy=copy)
             with self._lock:
-                if self._staged is None:
-                    raise WeightSyncError(f"tensor {name}: expected begin_weight_update before it; nothing is open.")
-                self._staged[self._aliases[id(self._targets[name])]] = kept
+                if opened is None or self._staged is not opened:
+                    why = "nothing is open" if opened is None else "the transaction it was sent in has ended"
+                    raise WeightSyncError(f"tensor {name}: expected begin_weight_update before it; {why}.")
+                opened[self._aliases[id(self._targets[name])]] = kept
             names.append(name)
         return names
 
