@@ -194,3 +194,36 @@ def test_the_age_of_a_process_counts_from_its_start():
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert 0.3 <= float(done.stdout) <= time.monotonic() - before + 0.02  # clock ticks are 10 ms
+
+
+INTERRUPTIBLE = """
+import asyncio, time
+from miles_cli.interrupts import Terminated, run_interruptible
+
+async def work():
+    print("ready", flush=True)
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.5)
+        print("released", flush=True)
+
+try:
+    run_interruptible(work())
+except (KeyboardInterrupt, Terminated) as signal:
+    time.sleep(0.3)
+    print(type(signal).__name__, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("sign", "raised"), [(signal.SIGINT, "KeyboardInterrupt"), (signal.SIGTERM, "Terminated")])
+def test_a_signal_lets_the_work_release_what_it_holds_and_further_ones_change_nothing(sign, raised):
+    command = [sys.executable, "-c", INTERRUPTIBLE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(6):
+            process.send_signal(sign)
+            time.sleep(0.1)
+        assert process.stdout.read() == f"released\n{raised}\n"
+        assert process.wait(timeout=10) == 0
