@@ -28,8 +28,15 @@ BELOW = {  # package -> the packages it depends on, as the diamond in docs/archi
 TEST_TOOLS = ["pytest>=9", "hypothesis>=6.130"]
 EXTRA_TOOLS = {"router": ["openai>=2"], "core": ["math-verify>=0.8"], "cli": ["openai>=2"]}
 MAX_LINES = 400
-CHILD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+CHILD = {
+    "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONDONTWRITEBYTECODE": "",  # a test that starts ten processes compiles torch once, not ten times
+}
 
+os.environ["UV_COMPILE_BYTECODE"] = "0"  # environments of one session are not worth it
 if os.environ.get("PIP_FIND_LINKS"):  # wheels that pip is told about serve uv too
     os.environ.setdefault("UV_FIND_LINKS", os.environ["PIP_FIND_LINKS"])
 
