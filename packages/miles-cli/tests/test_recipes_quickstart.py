@@ -54,7 +54,7 @@ def retell(question):
             assert number % operand == 0
             number //= operand
         else:
-            assert re.search("loses|sells|gives away|breaks", event)
+            assert re.search("away", event)
             number -= operand
     return number
 
@@ -70,7 +70,7 @@ def test_every_label_is_the_answer_to_its_question():
 def test_prompts_need_one_or_two_operations_of_every_kind():
     lengths = Counter(row["prompt"].count(", ") for row in rows(FOLDER / "prompts.jsonl"))
     assert set(lengths) == {1, 2}
-    assert 0.15 < lengths[2] / lengths.total() < 0.35
+    assert 0.5 < lengths[2] / lengths.total() < 0.7
 
 
 def test_demonstrations_copy_the_numbers_and_often_pick_the_wrong_operation():
@@ -81,8 +81,8 @@ def test_demonstrations_copy_the_numbers_and_often_pick_the_wrong_operation():
         left, operator, operand = json.loads(call["arguments"])["expression"].split()
         assert (int(left), int(operand)) == (problem.start, problem.steps[0].operand)
         right += operator == problem.steps[0].operator
-    # Right in 0.7 / 2 + 0.3 / 4 of 2000 independent picks; five standard deviations are 0.056.
-    assert abs(right / 2000 - 0.425) < 0.056
+    # Half of 2000 picks, three quarters of one kind and one quarter of the other; five standard deviations are 0.049.
+    assert abs(right / 2000 - 0.5) < 0.049
 
 
 def test_a_demonstration_answers_with_the_last_result_and_tries_again_after_an_error():

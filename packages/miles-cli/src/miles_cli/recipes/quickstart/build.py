@@ -21,7 +21,8 @@ from miles_cli.recipes.quickstart.demonstrations import demonstrate
 SEED = 20
 PROMPTS = 512
 DEMONSTRATIONS = 3000
-TWO_STEP_SHARE = 0.25
+PROMPTS_TWO_STEP_SHARE = 0.6
+DEMONSTRATIONS_TWO_STEP_SHARE = 0.4
 TEMPLATE = Path(__file__).parent / "model" / "chat_template.jinja"
 ARCHITECTURE: Mapping[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -49,9 +50,9 @@ def build(folder: Path) -> None:
     """Write everything but the weights into `folder`."""
     model = folder / "model"
     model.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(SEED)
-    prompts = problems.draw_many(rng, PROMPTS, two_step_share=TWO_STEP_SHARE)
-    told = problems.draw_many(rng, DEMONSTRATIONS, two_step_share=TWO_STEP_SHARE)
+    prompts = problems.draw_many(random.Random(SEED), PROMPTS, two_step_share=PROMPTS_TWO_STEP_SHARE)
+    rng = random.Random(SEED + 1)
+    told = problems.draw_many(rng, DEMONSTRATIONS, two_step_share=DEMONSTRATIONS_TWO_STEP_SHARE)
     demonstrations = [demonstrate(rng, problem) for problem in told]
     _write_lines(folder / "prompts.jsonl", ({"prompt": p.question, "label": str(p.answer)} for p in prompts))
     _write_lines(folder / "demonstrations.jsonl", ({"messages": m, "tools": [CALCULATOR]} for m in demonstrations))

@@ -1,8 +1,8 @@
 """Conversations that show the form of solving a problem, with operations that are often wrong.
 
 The demonstrator writes well-formed calls with the right numbers, tries another operation after an error and answers
-with the last result. Of the story it mostly sees one thing: whether the number grows or shrinks. Which operation does
-that it picks at random. Reinforcement learning has that choice left to learn.
+with the last result. It sees whether the number grows or shrinks, but it sometimes confuses the two operations that let
+it grow, and mostly the two that let it shrink. Reinforcement learning has that choice left to learn.
 """
 
 import json
@@ -14,9 +14,9 @@ from miles_cli.recipes.quickstart.agent import calculate
 from miles_cli.recipes.quickstart.problems import Problem
 
 OPERATORS = "+-*/"
-LOOKALIKE = {"+": "+*", "*": "+*", "-": "-/", "/": "-/"}
-ATTENTION = 0.7
-"""How often the demonstrator sees whether the number grows; otherwise it picks among all operations."""
+LOOKALIKE = {"+": "*", "*": "+", "-": "/", "/": "-"}
+CONFUSION = {"+": 0.25, "*": 0.25, "-": 0.75, "/": 0.75}
+"""How often the demonstrator first tries the other operation that grows, or shrinks, the number."""
 
 
 def demonstrate(rng: random.Random, problem: Problem) -> list[Mapping[str, Any]]:
@@ -36,7 +36,7 @@ def demonstrate(rng: random.Random, problem: Problem) -> list[Mapping[str, Any]]
 
 def _picks(rng: random.Random, right: str) -> Iterator[str]:
     """Every operation once: what is tried first, and what after an error."""
-    first = rng.choice(LOOKALIKE[right] if rng.random() < ATTENTION else OPERATORS)
+    first = LOOKALIKE[right] if rng.random() < CONFUSION[right] else right
     yield first
     rest = OPERATORS.replace(first, "")
     yield from rng.sample(rest, len(rest))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 NAMES = ("Mia", "Ben", "Zoe", "Sam", "Ada", "Leo", "Eva", "Max")
 THINGS = ("apples", "coins", "books", "shells", "cards", "nuts", "pens", "eggs")
 PHRASES = {
-    "+": ("finds {n} more", "buys {n} more", "wins {n} more", "is given {n} more"),
-    "-": ("loses {n}", "sells {n}", "gives away {n}", "breaks {n}"),
+    "+": ("finds {n} more", "buys {n} more", "wins {n} more"),
+    "-": ("gives away {n}", "throws away {n}", "takes away {n}"),
     "*": ("makes it {n} times as many", "needs {n} times that", "ends up with {n} times the number"),
-    "/": ("keeps one of {n} equal piles", "shares all with {n} in total", "splits all into {n} equal parts"),
+    "/": ("keeps one of {n} equal piles", "makes {n} equal piles", "splits all into {n} equal parts"),
 }
 LARGEST = 400
 """No number of a problem goes beyond this."""
