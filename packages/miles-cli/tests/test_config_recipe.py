@@ -116,7 +116,7 @@ def test_a_missing_file_is_named_with_its_key(recipe, override, names):
 def test_a_model_folder_without_weights_is_refused(recipe, tmp_path: Path, tiny_model: Path):
     bare = tmp_path / "bare"
     bare.mkdir()
-    for name in ("config.json", "tokenizer.json"):
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (bare / name).write_bytes((tiny_model / name).read_bytes())
     assert "safetensors" in refusal(recipe(), f"model.path={bare}")
     check(load(recipe(), [f"model.path={bare}", "model.type=fresh"]).config)

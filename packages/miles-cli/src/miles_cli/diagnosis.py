@@ -34,7 +34,7 @@ class Finding:
 
 
 def diagnose(recipe: str) -> list[Finding]:
-    """Everything a run of the recipe needs, found or missing; nothing heavy is imported."""
+    """Everything a run of the recipe needs, found or missing; its plug-ins are imported, torch and Ray are not."""
     return [*(_package(name) for name in PACKAGES), _python(), _shared_memory(), *_recipe(recipe)]
 
 
@@ -65,7 +65,7 @@ def _recipe(recipe: str) -> list[Finding]:
 
     try:
         config = load(recipe, ()).config
-        check(config)
+        check(config, thorough=True)
     except MilesError as error:
         return [Finding(ok=False, what=f"recipe {recipe}", found=str(error))]
     used = [Finding(ok=True, what=f"recipe {recipe}", found=f"{config.kind}, {config.run.steps} steps")]

@@ -14,7 +14,15 @@ from miles_core.errors import ConfigError
 Run = RunConfig | SftRunConfig
 KINDS: Mapping[str, type[RunConfig] | type[SftRunConfig]] = {"rl": RunConfig, "sft": SftRunConfig}
 PATHS = ("model.path", "data.path", "sft.path", "weights.folder")
-PLUGINS = ("rollout.generate", "rollout.agent", "reward.name")
+PLUGINS = (
+    "rollout.generate",
+    "rollout.agent",
+    "reward.name",
+    "algorithm.advantage",
+    "algorithm.loss",
+    "algorithm.reduction",
+    "algorithm.correction",
+)
 USUAL_TYPES = {"engines": "local", "weights": "shared_memory"}
 FREE_ON_RESUME = ("run.steps", "run.keep", "run.save_every", "run.start_timeout_s", "run.step_timeout_s", "ray")
 
@@ -35,7 +43,7 @@ def load_resumed(recipe: str | None, overrides: Sequence[str], out: Path | None)
     names of the values. More steps, other deadlines or another cluster are welcome.
     """
     if out is None:
-        out = Path("runs") / load(recipe or DEFAULT, ()).config.run.name
+        out = Path("runs") / load(DEFAULT if recipe is None else recipe, ()).config.run.name
     stored = out / "config.toml"
     if not stored.is_file():
         raise ConfigError(f"--resume: expected a run in {out}, found no config.toml there; start it without --resume.")

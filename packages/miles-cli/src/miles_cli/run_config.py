@@ -7,7 +7,7 @@ trains on demonstrations. Paths in a recipe are relative to the recipe's own fol
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from miles_cli.engines.local import LocalEngineConfig
 from miles_cli.engines.sglang import SglangConfig
@@ -67,7 +67,7 @@ class RunSection(Config):
     """The run itself: how long, where, what is kept."""
 
     name: str = "run"
-    """Names the run folder when `--out` is not given: `runs/NAME`."""
+    """Names the run folder when `--out` is not given: `runs/NAME`. The name of a folder: no slash."""
     description: str = ""
     """One line for `miles recipes`."""
     seed: int = Field(default=0, ge=0)
@@ -82,6 +82,13 @@ class RunSection(Config):
     """Deadline of each wait while the run starts."""
     step_timeout_s: float = Field(default=600.0, gt=0)
     """Deadline of a training step, a push or a checkpoint."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if not 0 < len(name.encode()) <= 255 or name in (".", "..") or "/" in name or "\0" in name:
+            raise ValueError(f"expected the name of a folder, without a slash, found {name!r}; --out takes a path.")
+        return name
 
 
 class RaySection(Config):

@@ -56,6 +56,16 @@ def load(kind: str, name: str, *, base: Path | None = None, options: Iterable[st
     return found
 
 
+def is_known(kind: str, name: str) -> bool:
+    """Whether `name` is a built-in short name or an entry point of the kind; nothing is imported."""
+    return name in BUILTINS.get(kind, {}) or any(point.name == name for point in entry_points(group=f"miles.{kind}"))
+
+
+def attribute_at(name: str, base: Path | None = None) -> Any:
+    """The object at `module:attribute` or `file.py:attribute`, its signature not checked; PluginError otherwise."""
+    return _attribute(name, base)
+
+
 def _resolve(kind: str, name: str, base: Path | None) -> Any:
     built_in = BUILTINS.get(kind, {})
     if name in built_in:
@@ -92,7 +102,7 @@ def _near(attribute: str, holder: Any) -> str:
 def _module(place: str) -> ModuleType:
     try:
         return importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"plug-in module {place!r} cannot be imported: {type(error).__name__}: {error}.") from error
 
 
@@ -113,7 +123,7 @@ def _file_module(place: str, base: Path | None) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[name]
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception | SystemExit):
             raise
         raise PluginError(f"plug-in file {place!r} cannot be run: {type(error).__name__}: {error}.") from error
     return module

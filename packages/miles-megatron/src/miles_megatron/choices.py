@@ -1,12 +1,12 @@
 """Tables of interchangeable functions: a short name or `module:attribute` becomes a callable with a known signature."""
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
 from miles_core.errors import PluginError
+from miles_core.plugins import attribute_at
 
 
 def choose(
@@ -19,15 +19,14 @@ def choose(
     Raises PluginError with what was expected and what was found.
     """
     target = table.get(name, name)
-    module_name, separator, attribute = target.partition(":")
-    if not separator:
+    if ":" not in target:
         near = get_close_matches(name, table, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(table)}."
         raise PluginError(f"{kind}: expected a known name or module:attribute, found {name!r}; {hint}")
     try:
-        function = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise PluginError(f"{kind} {name!r}: cannot be imported ({error}).") from error
+        function = attribute_at(target)
+    except PluginError as error:
+        raise PluginError(f"{kind} {name!r}: cannot be imported ({error})") from error
     _check_signature(kind, name, function, parameters, keywords)
     return function
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from miles_core.errors import TrainError
 from miles_megatron.choices import choose
+from miles_megatron.tables import REDUCTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,6 @@ def fixed_length(counts: Sequence[SequenceCount], constant: int | None) -> Weigh
     if not constant:
         raise TrainError("reduction fixed_length: expected a constant above 0 to divide by, found none.")
     return [1.0 / constant for _ in counts]
-
-
-REDUCTIONS = {
-    "token_mean": "miles_megatron.reductions:token_mean",
-    "sequence_mean": "miles_megatron.reductions:sequence_mean",
-    "fixed_length": "miles_megatron.reductions:fixed_length",
-}
 
 
 def choose_reduction(name: str) -> Callable[..., Weights]:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from miles_core import env
-from miles_core.errors import MilesError
+from miles_core.errors import ConfigError, MilesError
 from miles_router.app import create_router_app
 from miles_router.config import RouterConfig
 from miles_router.serve import bind, run, url_of
@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s router %(levelname)s %(message)s")
     try:
         listener = bind(options.host, options.port)
-    except OSError as error:
-        parser().error(f"cannot listen on {options.host}:{options.port}: {error.strerror}.")
+    except ConfigError as error:
+        parser().error(str(error))
     try:
         app = _app(options, own_url=url_of(listener))
     except (MilesError, ValueError, OSError) as error:

@@ -10,20 +10,24 @@ from typing import Any, Self
 
 import uvicorn
 
-from miles_core.errors import DeadlineError
+from miles_core.errors import ConfigError, DeadlineError
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 lets the system choose one."""
+    """A listening socket; port 0 lets the system choose one. ConfigError when the address cannot be listened on."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
         listener.listen(2048)
-    except OSError:
+    except (OSError, OverflowError, UnicodeError) as error:  # taken or not ours; no port number; no host name
         listener.close()
-        raise
+        why = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({why}); give another port (0 takes a free one) or an address of this "
+            "machine."
+        ) from error
     return listener
 
 

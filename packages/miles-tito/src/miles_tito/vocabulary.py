@@ -40,7 +40,7 @@ class Vocabulary:
         file = folder / "tokenizer.json"
         if not file.is_file():
             return cls.from_transformers(_auto_tokenizer(folder), stop_ids=_stop_ids(folder))
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = _tokenizer(file)
         config = _json(folder / "tokenizer_config.json")
         _add_missing(tokenizer, config.get("added_tokens_decoder") or {})
         names = {**_json(folder / "special_tokens_map.json"), **config}
@@ -155,7 +155,7 @@ def read_template(folder: Path) -> str | None:
     """The chat template of a tokenizer folder, or None: `chat_template.jinja`, else the tokenizer's configuration."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_bytes().decode("utf-8")
+        return read_text(file)
     for name in ("tokenizer_config.json", "chat_template.json"):
         found = _json(folder / name).get("chat_template")
         if isinstance(found, list):
@@ -164,6 +164,14 @@ def read_template(folder: Path) -> str | None:
         if isinstance(found, str):
             return found
     return None
+
+
+def read_text(file: Path) -> str:
+    """The text of a template's file; TokenError when it is not UTF-8."""
+    try:
+        return file.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TokenError(f"expected UTF-8 text in {file}, found byte {error.start} that is not.") from None
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -202,10 +210,18 @@ def _add_missing(tokenizer: Tokenizer, decoder: Mapping[str, Mapping[str, Any]])
             add([AddedToken(entry["content"], special=bool(entry.get("special")), **flags)])
 
 
+def _tokenizer(file: Path) -> Tokenizer:
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:
+        raise TokenError(f"expected a tokenizer in {file}, found {error}; download the file again.") from error
+
+
 def _auto_tokenizer(folder: Path) -> Any:
     try:
         from transformers import AutoTokenizer  # noqa: PLC0415 (seconds to import, rarely needed)
 
         return AutoTokenizer.from_pretrained(str(folder))
     except (OSError, ValueError) as error:
-        raise TokenError(f"expected a tokenizer in {folder}, found {error}.") from error
+        first = str(error).strip().partition("\n")[0].rstrip(" .:")
+        raise TokenError(f"expected a tokenizer.json in {folder}, found none, and transformers: {first}.") from error

@@ -32,15 +32,20 @@ def run(
     from miles_cli.checks import check
     from miles_cli.load_config import load, load_resumed
     from miles_cli.pipeline.process import age_s
+    from miles_cli.pipeline.run_folder import Mode, check_folder
     from miles_core.config import dump_toml
     from miles_core.errors import ConfigError
 
     origin = time.monotonic() - age_s()
     if resume and overwrite:
         raise ConfigError("--resume continues a run and --overwrite deletes it; expected at most one of them.")
-    resolved = load_resumed(recipe, overrides or (), out) if resume else load(recipe or DEFAULT, overrides or ())
+    values = overrides or ()
+    resolved = load_resumed(recipe, values, out) if resume else load(DEFAULT if recipe is None else recipe, values)
     config = resolved.config
-    check(config)
+    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
+    folder = Path("runs") / config.run.name if out is None else out
+    check(config, thorough=dry_run)
+    check_folder(folder, mode)
     if dry_run:
         typer.echo(dump_toml(config))
         return
@@ -48,7 +53,5 @@ def run(
 
     prepare()
     from miles_cli.pipeline.launch import launch
-    from miles_cli.pipeline.run_folder import Mode
 
-    mode: Mode = "resume" if resume else "overwrite" if overwrite else "new"
-    launch(config, out=out or Path("runs") / config.run.name, mode=mode, as_json=as_json, origin=origin)
+    launch(config, out=folder, mode=mode, as_json=as_json, origin=origin)

@@ -78,13 +78,17 @@ def serve(
 ) -> None:
     """Load and serve until SIGINT or SIGTERM. on_ready: called with the URL once the engine answers."""
     prepare_process(config.threads)
-    from miles_router.serve import run
+    from miles_router.serve import bind, run
 
-    core, app = open_engine(config, model_dir, token=token)
+    listener = listener or bind(host, port)  # an address that is taken is found before a model is loaded
     try:
-        run(app, host=host, port=port, listener=listener, on_ready=on_ready, drain_s=1.0)
+        core, app = open_engine(config, model_dir, token=token)
+        try:
+            run(app, listener=listener, on_ready=on_ready, drain_s=1.0)
+        finally:
+            core.close()
     finally:
-        core.close()
+        listener.close()
 
 
 def prepare_process(threads: int) -> None:

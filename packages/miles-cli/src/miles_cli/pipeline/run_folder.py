@@ -47,8 +47,12 @@ class RunFolder:
         that holds anything else), `resume` wants a run. Raises ConfigError.
         """
         path = path.absolute()
-        _check_before_lock(path, mode)
-        path.mkdir(parents=True, exist_ok=True)
+        check_folder(path, mode)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / LOCK).touch()
+        except OSError as error:
+            raise _unusable(path, error) from None
         lock = _lock(path / LOCK, wait_s=0.0 if mode == "new" else LOCK_WAIT_S)
         if mode == "overwrite":
             for name in ENTRIES:
@@ -118,7 +122,26 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _check_before_lock(path: Path, mode: Mode) -> None:
+def check_folder(path: Path, mode: Mode) -> None:
+    """Raise ConfigError when `RunFolder.open` would refuse the folder; nothing is created or changed."""
+    path = path.absolute()
+    try:
+        _check_contents(path, mode)
+        above = next(place for place in (path, *path.parents) if place.exists())
+        if not above.is_dir():
+            raise ConfigError(f"expected a folder for the run at {path}, found the file {above}; give another --out.")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise ConfigError(f"expected to write the run to {path}, found no right to in {above}; give another --out.")
+    except OSError as error:
+        raise _unusable(path, error) from None
+
+
+def _unusable(path: Path, error: OSError) -> ConfigError:
+    shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:200]}..."
+    return ConfigError(f"cannot use {shown} as a run folder: {error.strerror or error}; give another --out.")
+
+
+def _check_contents(path: Path, mode: Mode) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"expected a folder for the run at {path}, found a file; give another --out.")
     present = {entry.name for entry in path.iterdir() if not _is_void(entry)} if path.exists() else set()

@@ -38,15 +38,31 @@ def find(target: str) -> Path:
     """
     if target.endswith(".toml") or "/" in target:
         path = Path(target)
-        if not path.is_file():
-            raise ConfigError(f"expected a recipe file at {target}, found none.")
-        return path.resolve()
+        try:
+            found = "" if path.is_file() else "a folder" if path.is_dir() else "none"
+            resolved = path.resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # a name too long, a link to itself, a null byte
+            raise ConfigError(f"cannot look for a recipe file at {_short(target)}: {_why(error)}.") from None
+        if found:
+            raise ConfigError(f"expected a recipe file at {target}, found {found}.")
+        return resolved
     known = all_recipes()
     if target not in known:
         near = difflib.get_close_matches(target, known, n=1)
-        hint = f"did you mean {near[0]!r}" if near else f"known are {', '.join(known)}"
-        raise ConfigError(f"no built-in recipe is called {target!r}; {hint}, or give the path of a .toml file.")
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
+        raise ConfigError(
+            f"no built-in recipe is called {_short(target)!r}; {hint} A file of your own is given by its path, which "
+            "ends in .toml."
+        )
     return known[target].path
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _read(path: Path) -> Recipe:

@@ -4,10 +4,7 @@ from collections.abc import Callable
 
 from miles_megatron.advantages.rollouts import Advantages, RewardedSequence
 from miles_megatron.choices import choose
-
-ADVANTAGES = {
-    "grpo": "miles_megatron.advantages.grpo:grpo",
-}
+from miles_megatron.tables import ADVANTAGES
 
 AdvantageFn = Callable[..., Advantages]
 

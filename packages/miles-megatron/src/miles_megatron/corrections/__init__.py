@@ -5,11 +5,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from miles_megatron.choices import choose
-
-CORRECTIONS = {
-    "none": "miles_megatron.corrections.none:no_correction",
-    "tis": "miles_megatron.corrections.tis:truncated_importance",
-}
+from miles_megatron.tables import CORRECTIONS
 
 
 def choose_correction(name: str) -> Callable[..., Tensor]:

@@ -4,11 +4,7 @@ from collections.abc import Callable
 
 from miles_megatron.choices import choose
 from miles_megatron.losses.token_loss import LossTokens, TokenLoss
-
-LOSSES = {
-    "ppo": "miles_megatron.losses.ppo:ppo_loss",
-    "sft": "miles_megatron.losses.sft:sft_loss",
-}
+from miles_megatron.tables import LOSSES
 
 LossFn = Callable[..., TokenLoss]
 

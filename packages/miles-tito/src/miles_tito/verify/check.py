@@ -17,6 +17,7 @@ from miles_tito.verify.report import Failure, Finding, TemplateReport, Verdict
 from miles_tito.verify.shapes import TOOLS, Shape, kind_of, shapes
 from miles_tito.verify.turns import turn_ids
 from miles_tito.verify.vocabulary import default_vocabulary
+from miles_tito.vocabulary import read_text
 
 Message = Mapping[str, Any]
 KINDS = ("tool", "tools", "user", "system", "assistant", "tools+user")
@@ -62,7 +63,7 @@ def _load(path: Path, kwargs: Mapping[str, Any]) -> ChatTokenizer:
         return ChatTokenizer.from_pretrained(path, template_kwargs=kwargs)
     if not path.is_file():
         raise TokenError(f"expected a model folder or a .jinja file, found nothing at {path}.")
-    template = ChatTemplate(path.read_bytes().decode("utf-8"), kwargs=kwargs)
+    template = ChatTemplate(read_text(path), kwargs=kwargs)
     vocabulary = default_vocabulary(template)
     return ChatTokenizer(template.with_special_tokens(vocabulary.special_tokens), vocabulary)
 
