@@ -70,10 +70,10 @@ def test_every_label_is_the_answer_to_its_question():
 def test_prompts_need_one_or_two_operations_of_every_kind():
     lengths = Counter(row["prompt"].count(", ") for row in rows(FOLDER / "prompts.jsonl"))
     assert set(lengths) == {1, 2}
-    assert 0.5 < lengths[2] / lengths.total() < 0.7
+    assert 0.07 < lengths[2] / lengths.total() < 0.13
 
 
-def test_demonstrations_copy_the_numbers_and_often_pick_the_wrong_operation():
+def test_demonstrations_copy_the_numbers_and_sometimes_pick_the_wrong_operation():
     rng = random.Random(3)
     right = 0
     for problem in problems.draw_many(rng, 2000, two_step_share=0.0):
@@ -81,18 +81,23 @@ def test_demonstrations_copy_the_numbers_and_often_pick_the_wrong_operation():
         left, operator, operand = json.loads(call["arguments"])["expression"].split()
         assert (int(left), int(operand)) == (problem.start, problem.steps[0].operand)
         right += operator == problem.steps[0].operator
-    # Half of 2000 picks, three quarters of one kind and one quarter of the other; five standard deviations are 0.049.
-    assert abs(right / 2000 - 0.5) < 0.049
+    # Three quarters of 2000 picks; five standard deviations are 0.049.
+    assert abs(right / 2000 - 0.75) < 0.049
 
 
-def test_a_demonstration_answers_with_the_last_result_and_tries_again_after_an_error():
+def test_a_demonstration_answers_with_the_last_result_or_operand_and_tries_again_after_an_error():
+    attentive = 0
     for messages in (row["messages"] for row in rows(FOLDER / "demonstrations.jsonl")[:500]):
         results = [message["content"] for message in messages if message["role"] == "tool"]
-        assert messages[-1] == {"role": "assistant", "content": results[-1]}
+        operand = re.findall(r"\d+", messages[0]["content"])[-1]
+        assert messages[-1]["content"] in (results[-1], operand)
+        attentive += messages[-1]["content"] == results[-1]
         assert not results[-1].startswith("error")
         for call, result in zip(messages[1:-1:2], messages[2:-1:2], strict=True):
             assert result["tool_call_id"] == call["tool_calls"][0]["id"]
             assert result["content"] == agent.use_tool("calculator", call["tool_calls"][0]["function"]["arguments"])
+    # Half of 500, and where result and operand are the same number; five standard deviations are 0.112.
+    assert 0.388 < attentive / 500 < 0.65
 
 
 @pytest.mark.parametrize(
@@ -196,10 +201,11 @@ def test_an_agent_that_never_gets_an_answer_stops_after_its_last_turn():
     assert told == {"tool_calls": agent.MAX_TURNS, "tool_errors": 0}
 
 
-def test_the_tokenizer_splits_digits_and_keeps_every_text():
+def test_the_tokenizer_takes_digits_by_twos_and_keeps_every_text():
     tokenizer = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
-    assert tokenizer.encode("1234", add_special_tokens=False).tokens == ["1", "2", "3", "4"]
-    assert not [entry for entry in tokenizer.get_vocab() if re.search(r"\d.|.\d", entry)]
+    assert tokenizer.encode("12345", add_special_tokens=False).tokens == ["12", "34", "5"]
+    assert not [entry for entry in tokenizer.get_vocab() if re.search(r"\d", entry) and not entry.isdecimal()]
+    assert all(str(number) in tokenizer.get_vocab() for number in range(100))
     for text in ["naïve 日本 🎉\n\ttabs", "x  y", "<|im_start|>user\n9 + 3<|im_end|>\n", "{}[]"]:
         assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 

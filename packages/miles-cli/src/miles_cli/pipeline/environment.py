@@ -15,6 +15,11 @@ CHILDREN = {
     "OMP_NUM_THREADS": "1",
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # glibc hands every large tensor back to the kernel and asks for it again: half of a small model's training step.
+    "MALLOC_MMAP_THRESHOLD_": str(2_000_000_000),
+    "MALLOC_TRIM_THRESHOLD_": str(8_000_000_000),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    "MALLOC_ARENA_MAX": "1",
 }
 
 

@@ -1,11 +1,13 @@
 """`miles run` from a checked configuration to a finished run folder, and the way out of it, whatever happens."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import Mapping
 from functools import partial
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 from miles_cli.interrupts import run_interruptible
 from miles_cli.pipeline import wiring
@@ -111,14 +113,18 @@ class _Run:
         watch: Watch,
     ) -> None:
         self._observer.phase("start", 0)
-        router = await startup.rl(processes, self._start.cursor)
-        trainers = self._trainers(processes)
-        if self._found:
-            await trainers.load(self._found[1], self._start.weight_version)
-        for slot in processes.fleet.slots:
-            _follow(slot, watch, processes, router, trainers)
-        await self._loop(config, processes, trainers).run(self._start)
-        await self._export(trainers)
+        router, trainer_ready = await startup.rl(processes, self._start.cursor)
+        trainers = self._trainers(processes, trainer_ready)
+        try:
+            if self._found:
+                await trainers.load(self._found[1], self._start.weight_version)
+            for slot in processes.fleet.slots:
+                _follow(slot, watch, processes, router, trainers)
+            await self._loop(config, processes, trainers).run(self._start)
+            await self._export(trainers)
+        finally:
+            trainer_ready.cancel()
+            await asyncio.gather(trainer_ready, return_exceptions=True)
         await router.close()
 
     async def _sft(self, config: SftRunConfig, processes: Processes, startup: Startup) -> None:
@@ -159,13 +165,14 @@ class _Run:
             origin=self._origin,
         )
 
-    def _trainers(self, processes: Processes) -> RemoteTrainers:
+    def _trainers(self, processes: Processes, ready: "asyncio.Future[Any] | None" = None) -> RemoteTrainers:
         return RemoteTrainers(
             processes.ranks,
             endpoints=lambda: processes.fleet.endpoints,
             store=self._store,
             timeout_s=self._config.run.step_timeout_s,
             note=self._observer.note,
+            ready=ready,
         )
 
     async def _export(self, trainers: RemoteTrainers) -> None:

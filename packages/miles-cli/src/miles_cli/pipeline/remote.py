@@ -18,7 +18,7 @@ PROGRESS_S = 0.2
 
 class RemoteTrainers:
     """All ranks as one. Whatever touches the weights holds one lock, and no push carries weights under a version that
-    is not theirs."""
+    is not theirs. ready: done when every rank has started; calls wait for it and raise what it raises."""
 
     def __init__(
         self,
@@ -28,8 +28,10 @@ class RemoteTrainers:
         store: CheckpointStore,
         timeout_s: float,
         note: Callable[[str], None],
+        ready: "asyncio.Future[Any] | None" = None,
     ) -> None:
         self._ranks = ranks
+        self._ready = ready
         self._endpoints = endpoints
         self._store = store
         self._timeout_s = timeout_s
@@ -89,6 +91,8 @@ class RemoteTrainers:
         return report
 
     async def _all(self, what: str, method: str, *arguments: Any) -> list[Any]:
+        if self._ready is not None:
+            await asyncio.shield(self._ready)
         calls = [getattr(rank, method).remote(*arguments) for rank in self._ranks]
         named = f"the {what} on {len(calls)} trainer rank(s)"
         return list(await asyncio.gather(*(within(self._timeout_s, named, call) for call in calls)))

@@ -54,21 +54,30 @@ class Startup:
         longer = getattr(config, "start_timeout_s", None)
         return str(await processes.call_engine(slot, "to serve", *start, timeout_s=longer))
 
-    async def rl(self, processes: Processes, cursor: Mapping[str, Any] | None) -> RouterClient:
-        """Everything of a reinforcement-learning run; the answer is the client of its router."""
+    async def rl(
+        self, processes: Processes, cursor: Mapping[str, Any] | None
+    ) -> "tuple[RouterClient, asyncio.Future[Any]]":
+        """Everything of a reinforcement-learning run: the client of its router, and what is done when the trainer is.
+
+        The first rollouts need no trainer, so they begin while it still starts.
+        """
         router = asyncio.ensure_future(self._start_router(processes))
         sessions = asyncio.ensure_future(self._start_sessions(processes, router))
-        await together(
-            self._make_model(processes),
-            router,
-            sessions,
-            self._start_rollouts(processes, sessions, cursor),
-            self._start_trainer(processes),
-            self._start_pusher(processes, router),
-            self._start_engines(processes, router),
-            *(processes.meet(role) for role in processes.actors),
-        )
-        return await router
+        trainer = asyncio.ensure_future(together(self._start_trainer(processes), self._start_pusher(processes, router)))
+        try:
+            await together(
+                self._make_model(processes),
+                router,
+                sessions,
+                self._start_rollouts(processes, sessions, cursor),
+                self._start_engines(processes, router),
+                *(processes.meet(role) for role in processes.actors),
+            )
+        except BaseException:
+            trainer.cancel()
+            await asyncio.gather(trainer, return_exceptions=True)
+            raise
+        return await router, trainer
 
     async def sft(self, processes: Processes) -> None:
         """The trainer alone."""

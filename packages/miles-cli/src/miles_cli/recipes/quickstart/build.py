@@ -20,9 +20,9 @@ from miles_cli.recipes.quickstart.demonstrations import demonstrate
 
 SEED = 20
 PROMPTS = 512
-DEMONSTRATIONS = 3000
-PROMPTS_TWO_STEP_SHARE = 0.6
-DEMONSTRATIONS_TWO_STEP_SHARE = 0.4
+DEMONSTRATIONS = 4000
+PROMPTS_TWO_STEP_SHARE = 0.1
+DEMONSTRATIONS_TWO_STEP_SHARE = 0.2
 TEMPLATE = Path(__file__).parent / "model" / "chat_template.jinja"
 ARCHITECTURE: Mapping[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],

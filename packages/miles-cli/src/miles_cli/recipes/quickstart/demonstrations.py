@@ -1,8 +1,8 @@
 """Conversations that show the form of solving a problem, with operations that are often wrong.
 
-The demonstrator writes well-formed calls with the right numbers, tries another operation after an error and answers
-with the last result. It sees whether the number grows or shrinks, but it sometimes confuses the two operations that let
-it grow, and mostly the two that let it shrink. Reinforcement learning has that choice left to learn.
+The demonstrator writes well-formed calls with the right numbers and tries another operation after an error. Two things
+it does badly, and reinforcement learning has them left to learn: it sometimes confuses the two operations that let a
+number grow, or shrink, and half of the time it answers with a number of the story instead of the calculator's result.
 """
 
 import json
@@ -15,8 +15,10 @@ from miles_cli.recipes.quickstart.problems import Problem
 
 OPERATORS = "+-*/"
 LOOKALIKE = {"+": "*", "*": "+", "-": "/", "/": "-"}
-CONFUSION = {"+": 0.25, "*": 0.25, "-": 0.75, "/": 0.75}
+CONFUSION = 0.25
 """How often the demonstrator first tries the other operation that grows, or shrinks, the number."""
+INATTENTION = 0.5
+"""How often it answers with the story's last number."""
 
 
 def demonstrate(rng: random.Random, problem: Problem) -> list[Mapping[str, Any]]:
@@ -31,12 +33,13 @@ def demonstrate(rng: random.Random, problem: Problem) -> list[Mapping[str, Any]]
             if not result.startswith("error"):
                 number = result
                 break
-    return [*messages, {"role": "assistant", "content": number}]
+    answer = str(problem.steps[-1].operand) if rng.random() < INATTENTION else number
+    return [*messages, {"role": "assistant", "content": answer}]
 
 
 def _picks(rng: random.Random, right: str) -> Iterator[str]:
     """Every operation once: what is tried first, and what after an error."""
-    first = LOOKALIKE[right] if rng.random() < CONFUSION[right] else right
+    first = LOOKALIKE[right] if rng.random() < CONFUSION else right
     yield first
     rest = OPERATORS.replace(first, "")
     yield from rng.sample(rest, len(rest))

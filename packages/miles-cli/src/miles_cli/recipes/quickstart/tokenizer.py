@@ -8,9 +8,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-VOCAB_SIZE = 512
-PIECES = Regex(r"\d| ?\p{L}+|(?: ?[^\s\p{L}\d])+(?: (?!\p{L}))?|\s")
-"""A digit alone; a word with the space before it; a run of punctuation, and the space after it if no word follows."""
+VOCAB_SIZE = 640
+PIECES = Regex(r"\d{1,2}| ?\p{L}+|(?: ?[^\s\p{L}\d])+(?: (?!\p{L}))?|\s")
+"""One or two digits, so that a number of a story is one entry, easy to copy; a word with the space before it; a run of
+punctuation, and the space after it if no word follows."""
 
 
 def train(texts: Iterable[str]) -> Tokenizer:
