@@ -1,6 +1,7 @@
 """The command line: what it imports, what it prints, how it exits."""
 
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +98,85 @@ def test_a_template_that_cannot_be_read_exits_with_2(tmp_path: Path, capsys):
     assert execute(["check-template", str(broken)]) == 2
     assert execute(["check-template", str(tmp_path / "absent.jinja")]) == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"\xff", "expected UTF-8 text"),
+        (b"{{ raise_exception('no') }}", "expected a template that renders a user turn"),
+        (b"{{ 1 / 0 }}", "ZeroDivisionError"),
+        (b"{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "waited 1 s"),
+    ],
+)
+def test_a_template_that_cannot_be_rendered_exits_with_2_in_time(tmp_path: Path, capsys, content, says):
+    template = tmp_path / "template.jinja"
+    template.write_bytes(content)
+    assert execute(["check-template", str(template), "--timeout-s", "1"]) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert len(told.err.splitlines()) == 1
+    assert not told.out
+
+
+@pytest.mark.parametrize("target", ["x.toml", "folder.toml", "loop.toml", f"{'x' * 300}.toml", "", "."])
+def test_a_recipe_that_is_no_file_exits_with_2(tmp_path: Path, monkeypatch, capsys, target):
+    monkeypatch.chdir(tmp_path)
+    Path("folder.toml").mkdir()
+    Path("loop.toml").symlink_to("loop.toml")
+    assert execute(["run", target, "--dry-run"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_dry_run_refuses_the_folder_that_the_run_would_refuse(tmp_path: Path, capsys):
+    (tmp_path / "mine").touch()
+    for more in ([], ["--overwrite"], ["--resume"], ["--resume", "--overwrite"]):
+        assert execute(["run", "--dry-run", "--out", str(tmp_path), *more]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 4
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_dry_run_as_json_is_one_object(tmp_path: Path, capsys):
+    assert execute(["run", "--dry-run", "--json", "--out", str(tmp_path / "new")]) == 0
+    assert json.loads(capsys.readouterr().out)["run"]["name"] == "quickstart"
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "taken"])
+def test_a_port_that_cannot_be_listened_on_exits_with_2(port, tiny_model: Path, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = str(taken.getsockname()[1]) if port == "taken" else port
+        services = (
+            ["router", "--worker", "http://127.0.0.1:1"],
+            ["sessions", str(tiny_model), "--engine-url", "http://127.0.0.1:1"],
+            ["engine", str(tiny_model)],
+        )
+        for service in services:
+            assert execute([*service, "--port", number]) == 2
+            told = capsys.readouterr().err
+            assert "Traceback" not in told
+            assert "cannot listen on" in told if port == "taken" else "--port" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["engine", "/nowhere"],
+        ["engine", "/dev"],
+        ["engine", "/nowhere", "--threads", "0"],
+        ["sessions", "/nowhere", "--engine-url", "http://127.0.0.1:1"],
+        ["sessions", "/dev", "--engine-url", "nonsense"],
+        ["router", "--worker", "nonsense"],
+        ["router", "--worker", "http://127.0.0.1:1", "--host", ""],
+        ["router", "--worker", "http://127.0.0.1:1", "--host", "host.invalid"],
+        ["router", "--worker", "http://127.0.0.1:1", "--token", ""],
+        ["router", "--worker", "http://127.0.0.1:1", "--token", "a\nb"],
+        ["router", "--worker", "http://127.0.0.1:1", "--token", "schlüssel"],
+    ],
+)
+def test_a_service_that_cannot_work_exits_with_2(arguments, capsys):
+    assert execute(arguments) == 2
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err
+    assert told.err
+    assert not told.out

@@ -1,6 +1,9 @@
 """From a recipe file to a configuration: origins, paths, and one sentence for each thing that cannot work."""
 
 import json
+import os
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import tomli_w
 
 from miles_cli.checks import check
 from miles_cli.load_config import lines_with_origin, load, load_resumed
-from miles_cli.pipeline.run_folder import RunFolder
+from miles_cli.pipeline.run_folder import RunFolder, check_folder
 from miles_core.config import dump_toml, read_toml
 from miles_core.errors import ConfigError, DataError, MilesError
 
@@ -190,3 +193,137 @@ def test_processes_are_written_by_role(tmp_path: Path):
     folder.write_processes({"trainer-0": 2, "controller": 1})
     assert json.loads((tmp_path / "out" / "processes.json").read_text()) == {"controller": 1, "trainer-0": 2}
     folder.close()
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("rollout.agent=nosuch", "rollout.agent: agents: no plug-in is called 'nosuch'"),
+        ("rollout.agent=no_such_module:run", "rollout.agent: expected a module 'no_such_module'"),
+        ("rollout.agent=agent.py:", "rollout.agent: expected a plug-in as module:attribute"),
+        ("rollout.generate=agnt", "rollout.generate: generates: no plug-in is called 'agnt' (nearest: agent)"),
+        ("reward.name=mth", "reward.name: rewards: no plug-in is called 'mth' (nearest: math)"),
+        ('rollout.filters=[{name="nosuch"}]', "rollout.filters.0.name: group_filters: no plug-in is called"),
+        ("algorithm.advantage=grop", "algorithm.advantage: expected a known name or module:attribute, found 'grop'"),
+        ("algorithm.loss=no_such_module:f", "algorithm.loss: expected a module 'no_such_module'"),
+        ("algorithm.reduction=token_man", "did you mean 'token_mean'?"),
+        ("algorithm.correction=tiss", "did you mean 'tis'?"),
+        ("run.name=../above", "run.name (from --set run.name): expected the name of a folder"),
+        ("run.name=", "expected the name of a folder"),
+        ("model.path=/dev/null", "model.path: expected a model folder at /dev/null, found a file"),
+        ("data.path=/", "data.path: expected a file at /, found a folder"),
+        (f"data.path={'x' * 300}", "data.path: cannot look for a file"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_found_before_anything_starts(recipe, override, says):
+    assert says in refusal(recipe(), override)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def run(", "expected Python in"),
+        ("def run(prompt): ...", "found (prompt)"),
+        ("run = 3", "found int"),
+        ("def other(): ...", "has no 'run'"),
+        ("raise SystemExit(5)", "SystemExit: 5"),
+        ("import no_such_module", "No module named 'no_such_module'"),
+    ],
+)
+def test_a_dry_run_loads_the_agent_and_checks_its_signature(recipe, tmp_path: Path, source, says):
+    path = recipe()
+    (tmp_path / "agent.py").write_text(source)
+    with pytest.raises(MilesError) as caught:
+        check(load(path, ()).config, thorough=True)
+    assert str(caught.value).startswith("rollout.agent: ")
+    assert says in str(caught.value)
+
+
+def test_a_dry_run_checks_the_options_of_the_reward(recipe):
+    check(load(recipe(), ["reward.options.tolerance=0.1"]).config, thorough=True)
+    with pytest.raises(MilesError, match=r"^reward\.name: .*'tolerence'"):
+        check(load(recipe(), ["reward.options.tolerence=0.1"]).config, thorough=True)
+
+
+def test_the_agent_that_plays_has_to_be_named(recipe, tmp_path: Path):
+    path = recipe()
+    text = Path(path).read_text()
+    Path(path).write_text(text.replace('agent = "agent.py:run"', ""))
+    assert refusal(path).startswith("rollout.agent: expected an agent")
+
+
+def test_functions_of_the_algorithm_in_a_file_start_at_the_recipe(recipe, tmp_path: Path, monkeypatch):
+    path = recipe(algorithm={"loss": "mine.py:loss"})
+    monkeypatch.chdir("/")
+    assert refusal(path) == f"algorithm.loss: expected a file at {tmp_path / 'mine.py'}, found none."
+
+
+@pytest.mark.parametrize("reward", ["math", "boxed", "f1", "choice"])
+def test_a_reward_that_compares_wants_a_label_in_every_row(recipe, tmp_path: Path, reward):
+    path = recipe(reward={"name": reward})
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "one", "label": "1"}\n{"prompt": "two"}\n')
+    assert "none in 1 of 2, first in row 1" in refusal(path)
+    check(load(path, ["reward.name=random"]).config)
+
+
+def test_a_bad_line_of_demonstrations_is_found_before_anything_starts(tmp_path: Path, tiny_model: Path):
+    path = tmp_path / "sft.toml"
+    model = {"type": "folder", "path": str(tiny_model)}
+    path.write_text(tomli_w.dumps({"kind": "sft", "run": {"steps": 1}, "model": model, "sft": {"path": "d.jsonl"}}))
+    (tmp_path / "d.jsonl").write_text('{"messages": []}\n')
+    assert "d.jsonl:1: " in refusal(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("config.json", b"{", "expected JSON in"),
+        ("config.json", b"[]", "expected a JSON object in"),
+        ("config.json", b"{}", "expected a model_type in"),
+        ("tokenizer.json", b"", "expected JSON in"),
+        ("tokenizer_config.json", b"\xff", "expected JSON in"),
+        ("tokenizer_config.json", b"{}", "expected a chat template in"),
+        ("model.safetensors", b"", "found no header of tensors"),
+        ("model.safetensors", b"not tensors at all", "found no header of tensors"),
+        ("model.safetensors.index.json", b'{"weight_map": {"w": "other.safetensors"}}', "found no other.safetensors"),
+        ("chat_template.jinja", b"{% if %}", "the chat template of"),
+        ("chat_template.jinja", b"\xff", "expected UTF-8 text in"),
+    ],
+)
+def test_a_damaged_model_folder_is_found_before_anything_starts(recipe, tmp_path, tiny_model, name, content, says):
+    folder = tmp_path / "damaged"
+    shutil.copytree(tiny_model, folder)
+    (folder / name).write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        check(load(recipe(), [f"model.path={folder}"]).config, thorough=True)
+    assert str(caught.value).startswith("model.path: ")
+    assert says in str(caught.value)
+
+
+def test_weights_cut_short_are_found_before_anything_starts(recipe, tmp_path: Path, tiny_model: Path):
+    folder = tmp_path / "cut"
+    shutil.copytree(tiny_model, folder)
+    weights = folder / "model.safetensors"
+    whole = weights.stat().st_size
+    os.truncate(weights, whole - 1)
+    said = refusal(recipe(), f"model.path={folder}")
+    assert f"expected {whole} bytes" in said
+    assert f"found {whole - 1}" in said
+
+
+@pytest.mark.parametrize("package", ["", ".", "a.b.c", "no_such_package"])
+def test_a_package_that_is_not_there_is_refused(recipe, package):
+    model = {"type": "package_data", "package": package, "name": "model"}
+    path = Path(recipe())
+    tree = tomllib.loads(path.read_text())
+    path.write_text(tomli_w.dumps({**tree, "model": model}))
+    assert refusal(str(path)).startswith("model.package: expected an installed package")
+
+
+@pytest.mark.parametrize("below", ["file", "file/run", "x" * 300])
+def test_a_place_that_cannot_be_a_run_folder_is_refused(tmp_path: Path, below):
+    (tmp_path / "file").touch()
+    for use in (RunFolder.open, check_folder):
+        with pytest.raises(ConfigError, match="give another --out"):
+            use(tmp_path / below, mode="new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]

@@ -168,7 +168,7 @@ def test_a_union_without_its_type_names_the_choices():
 def test_keys_of_the_old_variant_are_told_when_an_override_changes_the_type():
     assert fault(("--set", {"data": {"type": "parquet", "folder": "f"}})) == (
         "data.path (from recipe.toml): data.type is 'parquet' (from --set), which has no key 'path'; "
-        "remove the key, or replace the whole table; valid are columns, folder, type."
+        "remove the key there, or write a recipe with a [data] of this type; valid are columns, folder, type."
     )
 
 

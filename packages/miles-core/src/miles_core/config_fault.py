@@ -89,7 +89,8 @@ def _unknown_key(
     if isinstance(chosen, str) and type_origin != origin and not difflib.get_close_matches(name, fields):
         return (
             f"{start}{_dotted(table)}.type is {chosen!r} (from {type_origin}), which has no key {name!r}; "
-            f"remove the key, or replace the whole table; valid are {', '.join(sorted(fields))}."
+            f"remove the key there, or write a recipe with a [{_dotted(table)}] of this type; "
+            f"valid are {', '.join(sorted(fields))}."
         )
     hint = nearest(name, fields) or f"; valid are {', '.join(sorted(fields))}."
     return f"{start}unknown key {name!r}{hint}"

@@ -15,6 +15,8 @@ from miles_core.errors import ConfigError, DeadlineError
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 lets the system choose one. ConfigError when the address cannot be listened on."""
+    if not host:  # would mean every interface
+        raise ConfigError("expected an address to listen on, found an empty one; give 127.0.0.1, or 0.0.0.0 for all.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -223,5 +223,5 @@ def _auto_tokenizer(folder: Path) -> Any:
 
         return AutoTokenizer.from_pretrained(str(folder))
     except (OSError, ValueError) as error:
-        first = str(error).strip().partition("\n")[0].rstrip(" .:")
-        raise TokenError(f"expected a tokenizer.json in {folder}, found none, and transformers: {first}.") from error
+        why = " ".join(str(error).split()).rstrip(".")
+        raise TokenError(f"expected a tokenizer.json in {folder}, found none, and transformers: {why}.") from error

@@ -24,9 +24,12 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the recipe, start nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per event.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per event; with --dry-run, the recipe as one.")
+    ] = False,
 ) -> None:
     """Train: prompts to agent, agent to samples, samples to trainer, weights back to the engines."""
+    import json
     import time
 
     from miles_cli.checks import check
@@ -47,7 +50,7 @@ def run(
     check(config, thorough=dry_run)
     check_folder(folder, mode)
     if dry_run:
-        typer.echo(dump_toml(config))
+        typer.echo(json.dumps(config.model_dump(mode="json")) if as_json else dump_toml(config))
         return
     from miles_cli.pipeline.environment import prepare
 

@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
+from miles_cli.commands.token import usable
+
 
 def sessions(
     model_dir: Annotated[Path, typer.Argument(help="Folder with the tokenizer and template.", metavar="MODEL_DIR")],
     engine_url: Annotated[str, typer.Option(help="URL of the engine or router that generates.")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8001,
-    token: Annotated[str | None, typer.Option(envvar="MILES_TOKEN", help="Bearer token callers must send.")] = None,
+    token: Annotated[
+        str | None, typer.Option(envvar="MILES_TOKEN", callback=usable, help="Bearer token callers must send.")
+    ] = None,
 ) -> None:
     """Serve OpenAI chat completions that record exact tokens per session."""
     from miles_core.errors import ConfigError, TokenError

@@ -38,7 +38,8 @@ def load_causal_lm(
             folder, dtype=DTYPES[dtype], attn_implementation=ATTENTION, local_files_only=True
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise TrainError(f"the model in {folder} cannot be loaded: {error}") from error
+        why = " ".join(str(error).split())
+        raise TrainError(f"the model in {folder} cannot be loaded: {why}") from error
     _refuse_unsupported(model)
     if batch_invariant:
         make_invariant(model)
