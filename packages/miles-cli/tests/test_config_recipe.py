@@ -327,3 +327,21 @@ def test_a_place_that_cannot_be_a_run_folder_is_refused(tmp_path: Path, below):
         with pytest.raises(ConfigError, match="give another --out"):
             use(tmp_path / below, mode="new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (['engines.urls=["nonsense"]'], "engines.urls: worker 'nonsense': expected a base URL"),
+        (["engines.python=/nowhere/python"], "engines.python: expected an interpreter that can be run"),
+        ([], "expected either `python`"),
+    ],
+)
+def test_sglang_is_refused_without_what_it_needs(recipe, overrides, says):
+    weights = ["weights.type=disk", "weights.folder=weights"]
+    assert says in refusal(recipe(), "engines.type=sglang", *weights, *overrides)
+
+
+def test_sections_of_another_kind_are_those_the_recipe_gave(recipe):
+    said = refusal(recipe(engines={"count": 2}), "kind=sft")
+    assert "(from recipe.toml): unknown key" in said

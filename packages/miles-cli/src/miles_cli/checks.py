@@ -4,10 +4,12 @@ import ast
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from miles_cli.engines.sglang import SglangConfig
 from miles_cli.model_folder import check_chat_template, check_model_folder
 from miles_cli.run_config import (
     FolderModel,
@@ -23,6 +25,7 @@ from miles_core.errors import ConfigError, MilesError, PluginError
 from miles_core.plugins import is_known, load
 from miles_megatron.algorithm import AlgorithmConfig
 from miles_megatron.tables import TABLES
+from miles_router.urls import worker_url
 
 Model = FolderModel | FreshModel | PackageDataModel | GgufPackageModel
 NEED_A_LABEL = ("boxed", "choice", "f1", "math")
@@ -43,6 +46,8 @@ def check(config: RunConfig | SftRunConfig, *, thorough: bool = False) -> None:
         _check_demonstrations(config)
         return
     _check_prompts(config)
+    if isinstance(config.engines, SglangConfig):
+        _check_sglang(config.engines)
     for key, kind, name, options in _plugins(config):
         _check_plugin(key, kind, name)
         if thorough:
@@ -108,6 +113,16 @@ def _check_prompts(config: RunConfig) -> None:
                 f"{config.data.path}, which the reward {config.reward.name!r} compares with, found none in "
                 f"{len(bare)} of {len(rows)}, first in row {bare[0]} (from 0)."
             )
+
+
+def _check_sglang(engines: SglangConfig) -> None:
+    for url in engines.urls:
+        try:
+            worker_url(url)
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(f"engines.urls: {error}") from None
+    if engines.python is not None and shutil.which(engines.python) is None:
+        raise ConfigError(f"engines.python: expected an interpreter that can be run, found none at {engines.python}.")
 
 
 def _check_demonstrations(config: SftRunConfig) -> None:

@@ -97,7 +97,7 @@ def _build(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Resolved[Any]:
         kind = layer.get("kind", kind)
     if kind not in KINDS:
         raise ConfigError(f"kind: expected one of {', '.join(map(repr, KINDS))}, found {kind!r}.")
-    return build(KINDS[str(kind)], [("default", _default_types(layers)), *layers])
+    return build(KINDS[str(kind)], [("default", _default_types(layers) if kind == "rl" else {}), *layers])
 
 
 def _default_types(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:

@@ -94,7 +94,7 @@ class RunSection(Config):
 class RaySection(Config):
     """The Ray cluster: an embedded one by default."""
 
-    address: str = "local"
+    address: str = Field(default="local", min_length=1)
     """`local` starts one for this run; anything else is the address of a cluster to join."""
     num_cpus: int = Field(default=0, ge=0)
     """CPUs of an embedded cluster; 0 takes the machine's."""
