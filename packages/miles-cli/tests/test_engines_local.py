@@ -378,13 +378,10 @@ def test_a_bad_chat_is_a_400(client, change):
 
 def test_with_a_token_every_call_needs_it(core):
     with ServerThread(create_engine_app(core, token="secret")) as server:
+        url, good, wrong = f"{server.url}/generate", {"Authorization": "Bearer secret"}, {"Authorization": "Bearer x"}
         assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 401
-        good = httpx.get(f"{server.url}/health", headers={"Authorization": "Bearer secret"}, trust_env=False)
-        assert good.status_code == 200
-        wrong = httpx.post(
-            f"{server.url}/generate", headers={"Authorization": "Bearer x"}, json=body(), trust_env=False
-        )
-        assert wrong.status_code == 401
+        assert httpx.post(url, headers=good, json=body(), trust_env=False).status_code == 200
+        assert httpx.post(url, headers=wrong, json=body(), trust_env=False).status_code == 401
 
 
 def test_the_http_loop_answers_while_the_engine_computes(served, client):
