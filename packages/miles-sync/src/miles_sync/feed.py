@@ -49,9 +49,14 @@ class Feed:
         await self._run(self._drain)
 
     async def close(self) -> None:
-        """Release the current parcel and end the thread; without waiting when the thread already missed a deadline."""
+        """Release the current parcel and end the thread.
+
+        A thread that already missed a deadline is not waited for; it releases what it made when it comes back.
+        """
         try:
-            if not self._stuck:
+            if self._stuck:
+                self._work.put((self._close, Future()))
+            else:
                 await self._run(self._close)
         finally:
             self._work.put(None)
