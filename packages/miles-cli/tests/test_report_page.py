@@ -132,6 +132,16 @@ def test_charts_hold_the_figures_of_the_file(run_dir):
     assert "Turns by step" not in charts, "no line has turns"
 
 
+def test_a_kl_that_is_off_has_no_chart_and_an_exact_match_reads_0(tmp_path):
+    figures = {"reward_mean": 1.0, "kl": 0.0, "logprob_abs_diff_max": 0.0, "loss": 0.0}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 0, "weight_version": 1, **figures, "time": {}}) + "\n")
+    page = Page(write_report(tmp_path).read_text())
+    charts = {a["aria-label"] for _, a in page.elements if "data-chart" in a}
+    assert charts == {"Reward by step", "Loss by step", "Engine vs trainer by step"}
+    assert page.text[page.text.index("largest logprob difference") - 1] == "0"
+    assert "A run of Miles: 1 step." in page.text
+
+
 def test_a_run_without_a_step_has_a_page(tmp_path):
     page = Page(write_report(tmp_path).read_text())
     assert any("no step is done yet" in text for text in page.text)

@@ -35,13 +35,15 @@ class Scale:
 
 
 def line_chart(chart: Chart, metrics: Sequence[Mapping[str, Any]]) -> str:
-    """A card with the chart over steps; empty when no line has any of its figures."""
+    """A card with the chart over steps; empty when no line has any of its figures, or all are 0 and that means off."""
     lines = [(series, _points(series.key, metrics, chart)) for series in chart.series]
     lines = [(series, points) for series, points in lines if points]
     if not lines:
         return line_chart(replace(chart, logarithmic=False), metrics) if chart.logarithmic else ""
     bands = {series.key: _band(series, metrics) for series, _ in lines if series.spread}
     every = [point for _, points in lines for point in points]
+    if chart.zero_is_off and not any(value for _, value in every):
+        return ""
     edges = [value for band in bands.values() for _, low, high in band for value in (low, high)]
     x = Scale(min(p[0] for p in every), max(p[0] for p in every), LEFT, WIDTH - RIGHT)
     y = _value_scale([p[1] for p in every] + edges, logarithmic=chart.logarithmic)

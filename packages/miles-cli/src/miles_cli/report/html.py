@@ -72,7 +72,8 @@ def _summary(run_dir: Path, metrics: Sequence[Mapping[str, Any]]) -> Mapping[str
 
 
 def _header(run_dir: Path, metrics: Sequence[Mapping[str, Any]]) -> str:
-    state = f"{len(metrics)} steps" if metrics else "no step is done yet"
+    count = "1 step" if len(metrics) == 1 else f"{len(metrics)} steps"
+    state = count if metrics else "no step is done yet"
     return f"<header><h1>{html.escape(run_dir.resolve().name)}</h1><p>A run of Miles: {state}.</p></header>"
 
 
@@ -80,10 +81,16 @@ def _tiles(summary: Mapping[str, Any]) -> str:
     tiles = []
     for key, label, form in _TILES:
         value = summary.get(key)
-        text = form.format(value) if isinstance(value, int | float) else "–"
+        text = _figure(value, form)
         alarm = " alarm" if key in ("samples_aborted", "tito_hard_mismatches") and value else ""
         tiles.append(f'<div class="tile{alarm}"><b>{text}</b><span>{label}</span></div>')
     return f'<section class="tiles">{"".join(tiles)}</section>'
+
+
+def _figure(value: object, form: str) -> str:
+    if not isinstance(value, int | float):
+        return "–"
+    return "0" if value == 0 and "e" in form else form.format(value)
 
 
 def _charts(metrics: Sequence[Mapping[str, Any]]) -> str:

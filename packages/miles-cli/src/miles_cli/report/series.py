@@ -14,17 +14,21 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One picture. logarithmic: a base-10 axis without values of 0 or less; linear when there are no others."""
+    """One picture. logarithmic: a base-10 axis without values of 0 or less; linear when there are no others.
+
+    zero_is_off: left out when every value is 0, because then nothing was measured.
+    """
 
     title: str
     series: tuple[Series, ...]
     logarithmic: bool = False
+    zero_is_off: bool = False
 
 
 CHARTS = (
     Chart(title="Reward", series=(Series(key="reward_mean", label="mean", spread="reward_std"),)),
     Chart(title="Loss", series=(Series(key="loss", label="loss"),)),
-    Chart(title="KL to the reference", series=(Series(key="kl", label="nats per token"),)),
+    Chart(title="KL to the reference", series=(Series(key="kl", label="nats per token"),), zero_is_off=True),
     Chart(
         title="Engine vs trainer",
         series=(

@@ -19,7 +19,7 @@ _KINDS = {
 LEGEND = (
     '<p class="legend">'
     + "".join(f'<span class="token {kind}" data-tip="{tip}">{kind}</span>' for kind, tip in _KINDS.items())
-    + "<span>Point at a sampled token for its log-probability.</span></p>"
+    + "<span>The paler a sampled token, the less probable it was; point at it for its log-probability.</span></p>"
 )
 
 
