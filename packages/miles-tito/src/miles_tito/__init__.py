@@ -21,3 +21,5 @@ __all__ = [
     "Transcript",
     "join_deltas",
 ]
+
+__version__ = "0.1.0"
