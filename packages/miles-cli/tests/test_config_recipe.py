@@ -64,11 +64,20 @@ def test_an_override_wins_and_its_path_starts_at_the_working_folder(recipe, tmp_
     resolved = load(recipe(), ["data.path=p.jsonl", "run.seed=7"])
     assert resolved.config.data.path == other / "p.jsonl"
     assert resolved.config.run.seed == 7
-    lines = [line.split("#") for line in lines_with_origin(resolved)]
+    lines = [line.rsplit("#", 1) for line in lines_with_origin(resolved)]
     origins = {text.split("=")[0].strip(): origin.strip() for text, origin in lines}
     assert origins["run.seed"] == "--set run.seed"
     assert origins["run.steps"] == "recipe.toml"
     assert origins["run.keep"] == "default"
+
+
+def test_what_is_shown_can_be_given_back_with_set(recipe):
+    first = load(recipe(), ["run.seed=7", "data.shuffle=false", "run.description='a # b'"])
+    shown = [line.rsplit("#", 1)[0].strip() for line in lines_with_origin(first)]
+    given = [line.replace(" = ", "=", 1) for line in shown if line and not line.startswith(("#", "kind"))]
+    nested = ("{}", "[]")
+    again = load(recipe(), [line for line in given if not line.endswith(nested)])
+    assert again.config == first.config
 
 
 def test_a_section_without_its_type_is_of_the_usual_one(recipe):

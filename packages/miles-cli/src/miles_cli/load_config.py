@@ -1,5 +1,6 @@
 """From a recipe's name to a checked configuration: layers, relative paths, origins, schema."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,18 @@ def load_resumed(recipe: str | None, overrides: Sequence[str], out: Path | None)
 
 
 def lines_with_origin(resolved: Resolved[Any]) -> list[str]:
-    """`section.key = value  # origin`, a line for each value, in the order of the schema."""
+    """`section.key = value  # origin`, a line for each value, in the order of the schema; values as TOML has them."""
     flat = _flat(resolved.config.model_dump(mode="json"))
-    width = min(72, max(len(f"{key} = {value!r}") for key, value in flat.items()))
-    return [f"{f'{key} = {value!r}':<{width}}  # {_origin(resolved.origins, key)}" for key, value in flat.items()]
+    shown = {key: _assignment(key, value) for key, value in flat.items()}
+    width = min(72, max(map(len, shown.values())))
+    return [f"{text:<{width}}  # {_origin(resolved.origins, key)}" for key, text in shown.items()]
+
+
+def _assignment(key: str, value: Any) -> str:
+    if value is None:
+        return f"# {key} is not set"
+    # JSON writes strings, numbers, booleans and lists of them as TOML does.
+    return f"{key} = {json.dumps(value, ensure_ascii=False)}"
 
 
 def json_schema() -> dict[str, Any]:
