@@ -3,8 +3,9 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Self
 
 import xxhash
@@ -13,6 +14,7 @@ from miles_core.errors import TokenError
 from miles_tito.errors import TemplateError, shared_prefix
 from miles_tito.marks import Marker
 from miles_tito.parsers.formats import detect
+from miles_tito.profile_json import dumped, values_in
 from miles_tito.render import ChatTemplate
 from miles_tito.sentinels import with_sentinels
 from miles_tito.vocabulary import Vocabulary
@@ -69,18 +71,27 @@ class Profile:
     proofs: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The profile as JSON text."""
-        return json.dumps(asdict(self), ensure_ascii=False, indent=1)
+        """The profile as JSON text with the version of its form."""
+        return dumped(self)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The profile that `to_json` wrote; TokenError for anything else."""
+        """The profile that `to_json` wrote; TokenError for another version, unknown fields and anything else."""
+        return cls(**values_in(text, cls))
+
+    def save(self, path: str | Path) -> None:
+        """Write the profile where `load`, and the `profile` argument of `from_pretrained`, read it."""
+        Path(path).write_text(self.to_json() + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The profile that `save` wrote; TokenError with the file's name for anything else."""
         try:
-            found = json.loads(text)
-            tuples = {name: tuple(found[name]) for name in ("stops", "stop_ids", "prefills", "roles")}
-            return cls(**(found | tuples))
-        except (ValueError, TypeError, KeyError) as error:
-            raise TokenError(f"expected a profile as `to_json` writes it, found {error!r}; derive it again.") from error
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenError(f"expected a profile in {path}, but it cannot be read: {error}.") from error
+        except TokenError as error:
+            raise TokenError(f"{path}: {error}") from None
 
     def with_proof(self, kind: str, proof: str) -> Self:
         """The profile with one more proved kind."""
@@ -109,9 +120,10 @@ def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Prof
 
 
 def fingerprint(template: ChatTemplate, vocabulary: Vocabulary) -> str:
-    """Hash of everything a profile depends on."""
-    text = json.dumps([template.source, template.kwargs, template.special_tokens], sort_keys=True, default=str)
-    return str(xxhash.xxh3_128_hexdigest(f"{text}\n{vocabulary.fingerprint_text()}".encode()))
+    """Hashes of everything a profile depends on, part by part: template, arguments, tokenizer."""
+    arguments = json.dumps([template.kwargs, template.special_tokens], sort_keys=True, default=str)
+    parts = {"template": template.source, "arguments": arguments, "tokenizer": vocabulary.fingerprint_text()}
+    return " ".join(f"{name}:{xxhash.xxh3_64_hexdigest(text.encode())}" for name, text in parts.items())
 
 
 def try_render(template: ChatTemplate, messages: Sequence[Message], *, generation_prompt: bool = False) -> str | None:

@@ -1,0 +1,84 @@
+"""A profile pinned in a file: what it refuses, and what it brings along."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from miles_core.errors import TokenError
+from miles_tito import Profile
+from miles_tito.pinning import differences, pinned
+
+
+def test_a_profile_survives_its_file(chat_for, tmp_path):
+    profile = chat_for("chatml").profile.with_proof("text>user", "bounded")
+    profile.save(tmp_path / "profile.json")
+    assert Profile.load(tmp_path / "profile.json") == profile
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"schema": 99}, "schema 99"),
+        ({"colour": "red", "taste": 1}, "unknown fields colour, taste"),
+        ({"stops": "<|im_end|>"}, "'<|im_end|>' as field stops"),
+        ({"stop_ids": [True]}, r"\[True\] as field stop_ids"),
+        ({"proofs": {"text>user": 1}}, "as field proofs"),
+        ({"reasoning_kept": []}, "as field reasoning_kept"),
+    ],
+)
+def test_a_file_that_is_no_profile_of_this_version_is_refused(chat_for, tmp_path, change, found):
+    text = json.dumps({**json.loads(chat_for("chatml").profile.to_json()), **change})
+    (tmp_path / "profile.json").write_text(text)
+    with pytest.raises(TokenError, match=f"profile.json: .*{found}.*derive it again"):
+        Profile.load(tmp_path / "profile.json")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 1}'])
+def test_other_text_is_no_profile(text):
+    with pytest.raises(TokenError, match="derive it again"):
+        Profile.from_json(text)
+
+
+def test_differences_name_the_fields_with_both_values(chat_for):
+    profile = chat_for("chatml").profile
+    assert differences(profile, profile) == []
+    other = replace(profile, stops=("<|end|>",), roles=("user",))
+    assert differences(profile, other) == [
+        ("stops", profile.stops, ("<|end|>",)),
+        ("roles", profile.roles, ("user",)),
+    ]
+
+
+def test_proofs_found_so_far_are_no_difference_but_contrary_ones_are(chat_for):
+    bare = replace(chat_for("chatml").profile, proofs={})
+    old, new = bare.with_proof("text>user", "bounded"), bare.with_proof("1>tool", "history")
+    assert differences(old, new) == []
+    contrary = old.with_proof("1>tool", "bounded")
+    assert differences(contrary, new) == [("proofs[1>tool]", "bounded", "history")]
+
+
+def test_a_pin_brings_its_proofs(chat_for, tmp_path):
+    derived = replace(chat_for("chatml").profile, proofs={})
+    pin = derived.with_proof("text>user", "bounded")
+    pin.save(tmp_path / "profile.json")
+    assert pinned(pin, derived) == pinned(tmp_path / "profile.json", derived) == pin
+
+
+def test_a_pin_that_no_longer_holds_is_refused_with_what_changed(chat_for, tmp_path):
+    old, new = chat_for("chatml").profile, chat_for("trims").profile
+    old.save(tmp_path / "profile.json")
+    with pytest.raises(
+        TokenError, match=r"profile.json, but .*fingerprint of the template and the .*; stops .*save it"
+    ):
+        pinned(tmp_path / "profile.json", new)
+    flagged = chat_for("chatml", flag=1).profile
+    with pytest.raises(TokenError, match="fingerprint of the arguments"):
+        pinned(old, flagged)
+    with pytest.raises(TokenError, match=r"stops \(pinned .*, now \('x',\)\)"):
+        pinned(old, replace(old, stops=("x",)))
+
+
+def test_a_pin_that_is_not_there_is_refused(chat_for, tmp_path):
+    with pytest.raises(TokenError, match="cannot be read"):
+        pinned(tmp_path / "missing.json", chat_for("chatml").profile)
