@@ -66,21 +66,22 @@ def test_fields_that_change_no_token_are_accepted():
         response_format={"type": "text"}, presence_penalty=0, parallel_tool_calls=True, max_completion_tokens=4,
         temperature=0, stream=True, stream_options={"include_usage": True},
     )  # fmt: skip
-    assert (request.max_tokens, request.temperature, request.stream, request.include_usage) == (4, 0.0, True, True)
+    turn = request.turn
+    assert (turn.max_tokens, turn.temperature, turn.stream, request.include_usage) == (4, 0.0, True, True)
 
 
 def test_tool_choice_none_hides_the_tools():
     tool = {"type": "function", "function": {"name": "f"}}
-    assert parse(tools=[tool], tool_choice="none").tools == ()
-    assert parse(tools=[tool]).tools == (tool,)
-    assert parse().tools is None
+    assert parse(tools=[tool], tool_choice="none").turn.tools == ()
+    assert parse(tools=[tool]).turn.tools == (tool,)
+    assert parse().turn.tools is None
 
 
 def test_a_request_has_one_fingerprint_whatever_the_order_of_its_fields():
     one = parse_request(b'{"messages": [{"role": "user", "content": "hi"}], "seed": 1}')
     two = parse_request(b'{"seed":1,"messages":[{"content":"hi","role":"user"}]}')
-    assert one.fingerprint == two.fingerprint
-    assert one.fingerprint != parse(seed=2).fingerprint
+    assert one.turn.fingerprint == two.turn.fingerprint
+    assert one.turn.fingerprint != parse(seed=2).turn.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class Player:
         self.session = store.create(SessionSpec(**spec))
 
     def play(self, messages, answer="ok", *, finish="stop", delivered=True, context=4096) -> Turn:
-        request = parse_request(json.dumps({"messages": messages}).encode())
+        request = parse_request(json.dumps({"messages": messages}).encode()).turn
         plan = plan_turn(self.session, request, self.chat, self.config, context=context)
         ids, _ = self.chat.vocabulary.encode(answer)
         if finish == "stop":

@@ -26,7 +26,7 @@ async def answer_chat(
     """The answer of an attempt that the caller joined: a completion, or a stream that starts when the engine's does."""
     took = streams = False
     try:
-        if request.stream:
+        if request.turn.stream:
             await _unless_left(attempt.started(), connection.receive)
             streams = True
             return EventStream(attempt, _events(service, session_id, request, attempt))

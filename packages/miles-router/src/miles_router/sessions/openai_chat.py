@@ -1,6 +1,6 @@
 """OpenAI's chat completions: what a request may hold, and the shapes of answers and stream chunks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import xxhash
 
 from miles_core.errors import RecordError, SessionError
 from miles_core.messages import check_messages, text_of
+from miles_router.sessions.request import TurnRequest, check_tools
 
 WITHOUT_EFFECT = frozenset(
     {"model", "user", "metadata", "store", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"}
@@ -45,19 +46,11 @@ HANDLED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """A checked request. None means the client left it open; fingerprint is the same for a byte-different retry."""
+    """A turn's request, and how its answer is to be written."""
 
-    messages: tuple[Mapping[str, Any], ...]
-    tools: tuple[Mapping[str, Any], ...] | None
-    temperature: float | None
-    top_p: float | None
-    top_k: int | None
-    max_tokens: int | None
-    seed: int | None
-    stream: bool
+    turn: TurnRequest
     include_usage: bool
     logprobs: bool
-    fingerprint: str
 
 
 def parse_request(body: bytes) -> ChatRequest:
@@ -74,7 +67,7 @@ def parse_request(body: bytes) -> ChatRequest:
         not isinstance(options, dict) or set(options) - {"include_usage", "include_obfuscation"}
     ):
         raise _bad(f"stream_options: expected an object with include_usage, found {options!r}.")
-    return ChatRequest(
+    turn = TurnRequest(
         messages=_messages(fields.get("messages")),
         tools=_tools(fields.get("tools"), fields.get("tool_choice")),
         temperature=_number(fields, "temperature", least=0.0, most=100.0),
@@ -83,26 +76,13 @@ def parse_request(body: bytes) -> ChatRequest:
         max_tokens=_max_tokens(fields),
         seed=_integer(fields, "seed", least=-(2**63)),
         stream=_flag(fields, "stream"),
-        include_usage=isinstance(options, dict) and _flag(options, "include_usage"),
-        logprobs=_flag(fields, "logprobs"),
         fingerprint=xxhash.xxh3_128_hexdigest(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)),
     )
-
-
-def tools_key(tools: Sequence[Mapping[str, Any]]) -> str:
-    """One text per meaning: field order does not matter."""
-    return orjson.dumps(list(tools), option=orjson.OPT_SORT_KEYS).decode()
-
-
-def check_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
-    """Tool schemas in OpenAI's shape; SessionError 400 otherwise."""
-    if not isinstance(tools, list | tuple):
-        raise _bad(f"tools: expected a list, found {type(tools).__name__}.")
-    for place, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise _bad(f'tools.{place}: expected {{"type": "function", "function": {{"name": ...}}}}.')
-    return tuple(tools)
+    return ChatRequest(
+        turn=turn,
+        include_usage=isinstance(options, dict) and _flag(options, "include_usage"),
+        logprobs=_flag(fields, "logprobs"),
+    )
 
 
 def _check_known(fields: Mapping[str, Any]) -> None:

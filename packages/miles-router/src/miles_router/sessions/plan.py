@@ -7,7 +7,7 @@ from typing import Any
 from miles_core import seeds
 from miles_core.errors import SessionError, TokenError
 from miles_router.sessions.config import SessionServerConfig
-from miles_router.sessions.openai_chat import ChatRequest, tools_key
+from miles_router.sessions.request import TurnRequest, tools_key
 from miles_router.sessions.session import Session
 from miles_router.sessions.tree import Turn
 from miles_tito.errors import NotExtendable
@@ -34,6 +34,8 @@ class TurnPlan:
     prompt_ids: tuple[int, ...]
     room: int
     sampling: Mapping[str, Any]
+    dialect: str
+    notes: Mapping[str, Any]
 
     @property
     def turn_id(self) -> str:
@@ -43,7 +45,7 @@ class TurnPlan:
 
 
 def plan_turn(
-    session: Session, request: ChatRequest, chat: ChatTokenizer, config: SessionServerConfig, *, context: int
+    session: Session, request: TurnRequest, chat: ChatTokenizer, config: SessionServerConfig, *, context: int
 ) -> TurnPlan:
     """Attach the request to the tree and build its prompt; claims the sibling number.
 
@@ -77,13 +79,15 @@ def plan_turn(
         prompt_ids=prompt_ids,
         room=room,
         sampling=_sampling(session, request, room=room, depth=depth, sibling=sibling),
+        dialect=request.dialect,
+        notes=request.notes,
     )
 
 
 def _transcript(
     session: Session,
     parent: Turn | None,
-    request: ChatRequest,
+    request: TurnRequest,
     chat: ChatTokenizer,
     config: SessionServerConfig,
     tools: tuple[Mapping[str, Any], ...],
@@ -110,7 +114,7 @@ def _transcript(
         raise SessionError(f"messages: {error}", status=400) from error
 
 
-def _sampling(session: Session, request: ChatRequest, *, room: int, depth: int, sibling: int) -> Mapping[str, Any]:
+def _sampling(session: Session, request: TurnRequest, *, room: int, depth: int, sibling: int) -> Mapping[str, Any]:
     pinned = session.spec.sampling
     seed = session.seed
     if session.spec.seed is None and request.seed is not None:

@@ -32,6 +32,7 @@ def _turn(turn: Turn) -> Mapping[str, Any]:
     generation = turn.generation
     return {
         "turn_id": turn.turn_id,
+        "dialect": turn.dialect,
         "extends": turn.extends,
         "not_extendable": turn.not_extendable,
         "request": [dict(message) for message in turn.new_messages],

@@ -14,7 +14,8 @@ from miles_router.answers import error_body, error_type
 from miles_router.body import BodyTooLargeError
 from miles_router.sessions.delivery import answer_chat
 from miles_router.sessions.engine import EngineAnswerError
-from miles_router.sessions.openai_chat import check_tools, parse_request
+from miles_router.sessions.openai_chat import parse_request
+from miles_router.sessions.request import check_tools
 from miles_router.sessions.service import SessionService
 from miles_router.sessions.session import SessionSpec
 
@@ -32,7 +33,7 @@ def session_routes(service: SessionService) -> APIRouter:
     async def chat(session_id: str, request: Request) -> Response:
         body = parse_request(await read_body(request, service.config.body_limit_bytes))
         attempt = await service.start(
-            session_id, body, key=request.headers.get("Idempotency-Key"), retry=_is_retry(request)
+            session_id, body.turn, key=request.headers.get("Idempotency-Key"), retry=_is_retry(request)
         )
         return await answer_chat(service, session_id, body, attempt, request)
 

@@ -17,9 +17,9 @@ from miles_router.sessions.config import SessionServerConfig
 from miles_router.sessions.context import context_length
 from miles_router.sessions.engine import EngineClient, Generation
 from miles_router.sessions.matchers import MATCHERS
-from miles_router.sessions.openai_chat import ChatRequest
 from miles_router.sessions.plan import TurnPlan, plan_turn
 from miles_router.sessions.report import describe
+from miles_router.sessions.request import TurnRequest
 from miles_router.sessions.samples import assemble
 from miles_router.sessions.session import Session, SessionSpec
 from miles_router.sessions.store import SessionStore
@@ -49,7 +49,7 @@ class SessionService:
         return self.store.create(spec)
 
     async def start(
-        self, session_id: str, request: ChatRequest, *, key: str | None = None, retry: bool = False
+        self, session_id: str, request: TurnRequest, *, key: str | None = None, retry: bool = False
     ) -> Attempt:
         """Begin a turn, or join the attempt that the same request made before. The caller must `leave` it.
 
@@ -133,7 +133,7 @@ class SessionService:
             self._context = await context_length(self._engine, self.config.model_dir)
         return self._context
 
-    async def _run(self, session: Session, request: ChatRequest, plan: TurnPlan, attempt: Attempt) -> None:
+    async def _run(self, session: Session, request: TurnRequest, plan: TurnPlan, attempt: Attempt) -> None:
         """Sample and record one planned turn; every way out settles the attempt."""
         try:
             generation = await self._generate(session, request, plan, attempt) if plan.room > 0 else None
@@ -149,7 +149,7 @@ class SessionService:
             if attempt.turn is None:
                 self._forget(session, plan, attempt)
 
-    async def _generate(self, session: Session, request: ChatRequest, plan: TurnPlan, attempt: Attempt) -> Generation:
+    async def _generate(self, session: Session, request: TurnRequest, plan: TurnPlan, attempt: Attempt) -> Generation:
         body = {
             "input_ids": plan.prompt_ids,
             "return_logprob": True,
@@ -188,6 +188,8 @@ class SessionService:
             extends=plan.extends,
             end=plan.end,
             new_messages=plan.new_messages,
+            dialect=plan.dialect,
+            notes=plan.notes,
             message=message,
             tools=plan.tools,
             tools_key=plan.tools_key,
@@ -224,7 +226,7 @@ async def _settled(twin: Attempt | None) -> None:
         await asyncio.sleep(RETRY_GRACE_S / 10)
 
 
-def _earlier(session: Session, request: ChatRequest, key: str | None, retry: bool) -> Attempt | None:
+def _earlier(session: Session, request: TurnRequest, key: str | None, retry: bool) -> Attempt | None:
     """The attempt that this request repeats, if any."""
     keyed = session.keyed.get(key) if key is not None else None
     if keyed is not None:

@@ -37,6 +37,10 @@ class Turn:
     transcript: Any
     prompt_tokens: int
     generation: Generation | None
+    dialect: str = "openai_chat"
+    """The dialect that the request came in."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What the dialect needs to know when a later request refers to this turn; JSON values."""
     not_extendable: str | None = None
     """Why the parent's tokens could not be continued, where they could not."""
     delivered: bool = False
