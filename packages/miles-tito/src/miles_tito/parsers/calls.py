@@ -1,6 +1,8 @@
-"""One tool call from its text; what cannot be read is kept and marked."""
+"""One tool call; what cannot be read is kept and marked."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
@@ -8,6 +10,27 @@ import xxhash
 INVALID_NAME = "invalid_tool_call"
 """Function name of a call that could not be read; no tool has it."""
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class Malformed(Exception):  # noqa: N818 (it says what the text is; a reader raises it and the turn keeps the text)
+    """The text at this place is no call. The message says what was expected and what was found."""
+
+
+class NotACall(Malformed):
+    """The text at this place only began like a call: it is content."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call as the text spells it. identity: the id that the text carries, or None. `Malformed` without a name."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    identity: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or self.name != self.name.strip():
+            raise Malformed(f"expected the name of a function, found {self.name!r}")
 
 
 def call_id(seed: int | str, index: int) -> str:
@@ -20,29 +43,17 @@ def call_id(seed: int | str, index: int) -> str:
     return "".join(letters)
 
 
-def read_call(body: str, *, identity: str, raw: str) -> dict[str, Any]:
-    """The call that a JSON body holds, in OpenAI's shape; `arguments` is a JSON string of an object.
-
-    A body that is no object with a `name` and an object of `arguments` gives an `invalid_call`.
-    """
-    try:
-        found = json.loads(body)
-    except ValueError as error:
-        return invalid_call(identity, body, raw, f"expected JSON, found {error}")
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str) or not found["name"]:
-        return invalid_call(identity, body, raw, 'expected an object with a "name"')
-    arguments = found.get("arguments", found.get("parameters"))
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
-            return invalid_call(identity, body, raw, f"expected arguments as a JSON object, found {error}")
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        return invalid_call(identity, body, raw, f"expected arguments as an object, found {type(arguments).__name__}")
-    text = json.dumps(arguments, ensure_ascii=False)
-    return {"id": identity, "type": "function", "function": {"name": found["name"], "arguments": text}}
+def function_call(call: Call, identity: str) -> dict[str, Any]:
+    """The call in OpenAI's shape, with its own id where the text carries one; `arguments` is an object as JSON text."""
+    text = json.dumps(call.arguments, ensure_ascii=False)
+    if not _is_unicode(text):
+        # A lone surrogate ("\ud800" in JSON) has no UTF-8 form; escaped it survives the wire.
+        text = json.dumps(call.arguments)
+    return {
+        "id": call.identity or identity,
+        "type": "function",
+        "function": {"name": call.name, "arguments": text},
+    }
 
 
 def invalid_call(identity: str, body: str, raw: str, error: str) -> dict[str, Any]:
@@ -55,3 +66,11 @@ def invalid_call(identity: str, body: str, raw: str, error: str) -> dict[str, An
         "raw": raw,
         "error": error,
     }
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
