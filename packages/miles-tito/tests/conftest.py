@@ -1,7 +1,7 @@
 """Small templates, a vocabulary of bytes and control tokens, and where the shared corpus lies."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,14 @@ from miles_tito.verify.vocabulary import default_vocabulary
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHARED = Path(__file__).resolve().parents[3].parent / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MILES_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from miles_megatron.algorithm import AlgorithmConfig
+from miles_megatron.tables import TABLES
+
 from miles_cli.engines.sglang import SglangConfig
 from miles_cli.model_folder import check_chat_template, check_model_folder
 from miles_cli.run_config import (
@@ -23,8 +26,6 @@ from miles_core.config_fault import nearest
 from miles_core.data.jsonl import JsonlConfig, JsonlSource
 from miles_core.errors import ConfigError, MilesError, PluginError
 from miles_core.plugins import is_known, load
-from miles_megatron.algorithm import AlgorithmConfig
-from miles_megatron.tables import TABLES
 from miles_router.urls import worker_url
 
 Model = FolderModel | FreshModel | PackageDataModel | GgufPackageModel
@@ -72,10 +73,11 @@ def _folder(model: FolderModel | FreshModel | PackageDataModel) -> tuple[str, Pa
 
 def _compile_template(key: str, folder: Path) -> None:
     from miles_tito.render import ChatTemplate
-    from miles_tito.vocabulary import read_template
+    from miles_tito.template_files import read_templates
 
     try:
-        ChatTemplate(read_template(folder) or "")
+        for source in read_templates(folder).values():
+            ChatTemplate(source)
     except MilesError as error:
         raise ConfigError(f"{key}: the chat template of {folder} cannot be used: {error}") from error
 

@@ -6,8 +6,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from miles_core.errors import TokenError
 from miles_core.messages import check_messages
 from miles_core.sample import Finish, Origin, Span
@@ -15,15 +13,19 @@ from miles_tito.compare import Report
 from miles_tito.derive import Deriver, Suffix, render_marked
 from miles_tito.errors import NotExtendable
 from miles_tito.families import family_named
+from miles_tito.loading import load
 from miles_tito.marks import refuse_marks, unmarked
 from miles_tito.parsers.formats import TurnFormat, detect
 from miles_tito.parsers.stream import StreamParser
-from miles_tito.profile import Profile, derive_profile
+from miles_tito.pinning import pinned
+from miles_tito.profile import Profile
+from miles_tito.profile_cache import cached_profile
 from miles_tito.proof import FROM_HISTORY, Prover, context_tools, kind_of, may_be_bounded
 from miles_tito.render import ChatTemplate
 from miles_tito.session import history_of, verify
+from miles_tito.template_files import choose_template
 from miles_tito.transcript import Piece, Transcript
-from miles_tito.vocabulary import Vocabulary, read_template
+from miles_tito.vocabulary import Vocabulary
 
 Message = Mapping[str, Any]
 
@@ -32,39 +34,46 @@ class ChatTokenizer:
     """Incremental ids for one chat template and vocabulary. Safe to share between threads."""
 
     def __init__(
-        self, template: ChatTemplate, vocabulary: Vocabulary, *, turn_format: TurnFormat | None = None
+        self,
+        template: ChatTemplate,
+        vocabulary: Vocabulary,
+        *,
+        turn_format: TurnFormat | None = None,
+        profile: Profile | str | Path | None = None,
     ) -> None:
-        profile, self._template = derive_profile(template, vocabulary)
+        derived, self._template = cached_profile(template, vocabulary)
+        found = derived if profile is None else pinned(profile, derived)
         self._vocabulary = vocabulary
         self._format = turn_format or detect(template.source)
-        self._deriver = Deriver(self._template, vocabulary.marker, profile.stops, profile.prefills)
+        self._deriver = Deriver(self._template, vocabulary.marker, found.stops, found.prefills)
         self._prover = Prover(self._deriver)
         self._lock = threading.Lock()
-        self._profile = profile
+        self._profile = found
 
     @classmethod
     def from_pretrained(
         cls,
         path_or_tokenizer: Any,
         *,
-        chat_template: str | None = None,
+        chat_template: str | Path | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         family: str = "auto",
+        profile: Profile | str | Path | None = None,
     ) -> "ChatTokenizer":
-        """From a model or tokenizer folder, a fast tokenizer of transformers, or a `tokenizers.Tokenizer`.
+        """From a model or tokenizer folder, a fast tokenizer of transformers, a `tokenizers.Tokenizer`, a `Vocabulary`.
 
-        chat_template: used instead of the tokenizer's own. template_kwargs: arguments of every render.
-        family: "auto" derives everything; a name from `families` adds that family's arguments and turn format.
+        chat_template: the text or the file of a template to use instead of the tokenizer's own, or the name of one of
+        several (`tool_use`, else `default`, when omitted). template_kwargs: arguments of every render.
+        family: "auto" derives everything; a name from `families` adds that family's data, checked against the template.
+        profile: a pinned profile, or its file: TokenError when what is derived now differs from it.
         TokenError when there is no fast tokenizer or no chat template.
         """
-        vocabulary, found = _load(path_or_tokenizer)
-        source = chat_template or found
-        if source is None:
-            raise TokenError("expected a chat template with the tokenizer, found none; pass chat_template.")
+        loaded = load(path_or_tokenizer)
+        source = choose_template(loaded.templates, chat_template)
         chosen = None if family == "auto" else family_named(family)
         kwargs = {**(chosen.template_kwargs if chosen else {}), **(template_kwargs or {})}
-        template = ChatTemplate(source, kwargs=kwargs, special_tokens=vocabulary.special_tokens)
-        return cls(template, vocabulary, turn_format=chosen.turn_format if chosen else None)
+        template = ChatTemplate(source, kwargs=kwargs, special_tokens=loaded.vocabulary.special_tokens)
+        return cls(template, loaded.vocabulary, turn_format=chosen.turn_format if chosen else None, profile=profile)
 
     @property
     def profile(self) -> Profile:
@@ -249,17 +258,3 @@ def _without_stop(piece: Piece) -> Piece:
         trained=span.trained,
     )
     return Piece(spans=(shorter,), messages=piece.messages, finish=piece.finish, dropped=span.ids[-1])
-
-
-def _load(path_or_tokenizer: Any) -> tuple[Vocabulary, str | None]:
-    if isinstance(path_or_tokenizer, str | Path):
-        folder = Path(path_or_tokenizer)
-        if not folder.is_dir():
-            raise TokenError(f"expected a folder with a tokenizer, found nothing at {folder}.")
-        return Vocabulary.from_folder(folder), read_template(folder)
-    if isinstance(path_or_tokenizer, Tokenizer):
-        return Vocabulary(Tokenizer.from_str(path_or_tokenizer.to_str())), None
-    template = getattr(path_or_tokenizer, "chat_template", None)
-    if isinstance(template, Mapping):
-        template = template.get("tool_use", template.get("default"))
-    return Vocabulary.from_transformers(path_or_tokenizer), template

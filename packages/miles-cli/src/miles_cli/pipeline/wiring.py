@@ -15,14 +15,15 @@ from miles_cli.pipeline.loop import Rollout
 from miles_cli.run_config import EnginesConfig, RunConfig, SessionsSection, SftRunConfig, WeightsConfig
 
 if TYPE_CHECKING:
+    from miles_megatron.torch_backend.backend import TorchBackend
+    from miles_sync.push import PushReport
+
     from miles_cli.pipeline.demonstrations import Demonstrations
     from miles_cli.report.samples_file import SamplesFile
     from miles_core.data.jsonl import JsonlSource
     from miles_core.rewards.score import RewardRunner
     from miles_core.rollout.sync_loop import RolloutLoop
-    from miles_megatron.torch_backend.backend import TorchBackend
     from miles_router.config import RouterConfig
-    from miles_sync.push import PushReport
 
 Push = Callable[["TorchBackend", int, Sequence[tuple[str, str | None]]], Mapping[str, Any]]
 
@@ -47,10 +48,11 @@ def trainer(config: RunConfig | SftRunConfig, model: Path, rank: int, rendezvous
 
 def pusher(config: WeightsConfig, router_url: str, router_token: str | None) -> Push:
     """What takes rank 0's weights to the engines, and tells the router before they go on generating."""
-    from miles_cli.pipeline.router_client import RouterClient
-    from miles_core.errors import WeightSyncError
     from miles_sync.push import WeightPusher
     from miles_sync.receivers.endpoint import EngineEndpoint
+
+    from miles_cli.pipeline.router_client import RouterClient
+    from miles_core.errors import WeightSyncError
 
     sender = WeightPusher(config, [])
 
@@ -161,10 +163,10 @@ def rollouts(
     from miles_cli.report.samples_file import SamplesFile
     from miles_core.rewards.score import RewardRunner
     from miles_core.rollout.sync_loop import RolloutLoop
-    from miles_tito.vocabulary import Vocabulary
+    from miles_tito.loading import read_vocabulary
 
     judge = RewardRunner(config.reward)
-    player = _Player(source(config, cursor), judge, SamplesFile(samples, decode=Vocabulary.from_folder(model).decode))
+    player = _Player(source(config, cursor), judge, SamplesFile(samples, decode=read_vocabulary(model).decode))
     player.loop = RolloutLoop(
         config.rollout,
         session_url=session_url,

@@ -11,13 +11,13 @@ from miles_tito.marks import unmarked
 from miles_tito.profile import EPOCH
 from miles_tito.proof import FROM_HISTORY
 from miles_tito.render import ChatTemplate, mentions
+from miles_tito.template_files import read_text
 from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.transcript import Transcript
 from miles_tito.verify.report import Failure, Finding, TemplateReport, Verdict
 from miles_tito.verify.shapes import TOOLS, Shape, kind_of, shapes
 from miles_tito.verify.turns import turn_ids
 from miles_tito.verify.vocabulary import default_vocabulary
-from miles_tito.vocabulary import read_text
 
 Message = Mapping[str, Any]
 KINDS = ("tool", "tools", "user", "system", "assistant", "tools+user")
