@@ -9,9 +9,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from miles_megatron.algorithm import AlgorithmConfig
-from miles_megatron.tables import TABLES
-
 from miles_cli.engines.sglang import SglangConfig
 from miles_cli.model_folder import check_chat_template, check_model_folder
 from miles_cli.run_config import (
@@ -26,6 +23,8 @@ from miles_core.config_fault import nearest
 from miles_core.data.jsonl import JsonlConfig, JsonlSource
 from miles_core.errors import ConfigError, MilesError, PluginError
 from miles_core.plugins import is_known, load
+from miles_megatron.algorithm import AlgorithmConfig
+from miles_megatron.tables import TABLES
 from miles_router.urls import worker_url
 
 Model = FolderModel | FreshModel | PackageDataModel | GgufPackageModel

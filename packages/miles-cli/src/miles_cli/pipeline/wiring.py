@@ -15,15 +15,14 @@ from miles_cli.pipeline.loop import Rollout
 from miles_cli.run_config import EnginesConfig, RunConfig, SessionsSection, SftRunConfig, WeightsConfig
 
 if TYPE_CHECKING:
-    from miles_megatron.torch_backend.backend import TorchBackend
-    from miles_sync.push import PushReport
-
     from miles_cli.pipeline.demonstrations import Demonstrations
     from miles_cli.report.samples_file import SamplesFile
     from miles_core.data.jsonl import JsonlSource
     from miles_core.rewards.score import RewardRunner
     from miles_core.rollout.sync_loop import RolloutLoop
+    from miles_megatron.torch_backend.backend import TorchBackend
     from miles_router.config import RouterConfig
+    from miles_sync.push import PushReport
 
 Push = Callable[["TorchBackend", int, Sequence[tuple[str, str | None]]], Mapping[str, Any]]
 
@@ -48,11 +47,10 @@ def trainer(config: RunConfig | SftRunConfig, model: Path, rank: int, rendezvous
 
 def pusher(config: WeightsConfig, router_url: str, router_token: str | None) -> Push:
     """What takes rank 0's weights to the engines, and tells the router before they go on generating."""
-    from miles_sync.push import WeightPusher
-    from miles_sync.receivers.endpoint import EngineEndpoint
-
     from miles_cli.pipeline.router_client import RouterClient
     from miles_core.errors import WeightSyncError
+    from miles_sync.push import WeightPusher
+    from miles_sync.receivers.endpoint import EngineEndpoint
 
     sender = WeightPusher(config, [])
 
