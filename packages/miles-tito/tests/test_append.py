@@ -178,7 +178,7 @@ def test_messages_and_tools_are_never_changed(chat_for, encode):
     ("name", "turn", "new", "reason"),
     [
         ("drops_late_system", "a<|end|>", {"role": "system", "content": "s"}, "drops the text of the system"),
-        ("merges_system", "a<|end|>", {"role": "system", "content": "s"}, "does not show the last assistant turn"),
+        ("merges_system", "a<|end|>", {"role": "system", "content": "s"}, "moves the system message in front of"),
         ("insists_on_a_user", "a<|end|>", {"role": "system", "content": "s"}, "must come first"),
         ("no_stop", "a", {"role": "user", "content": "u"}, "writes no stop token"),
     ],
@@ -188,6 +188,7 @@ def test_what_cannot_be_proved_is_refused_with_the_reason(chat_for, encode, name
     with pytest.raises(NotExtendable, match=reason) as caught:
         chat.append(chat.begin([USER]).sampled(encode(chat, turn)), [new])
     assert caught.value.role == new["role"]
+    assert caught.value.divergence
     assert caught.value.help
 
 

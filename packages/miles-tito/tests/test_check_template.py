@@ -19,7 +19,7 @@ UNSOUND = {
     "drops_tool_calls": {"tool", "tools", "tools+user"},
     "drops_tool_results": {"tool", "tools", "tools+user"},
     "last_turn_ends_otherwise": set(),
-    "opener_is_stop": {"assistant"},
+    "opener_is_stop": set(),
     "numbers_calls": set(),
     "clock": set(),
     "insists_on_a_user": {"system"},

@@ -6,16 +6,19 @@ A suffix counts as proved when every new message's sentinel is in it, in order a
 either the accumulated transcript's own (history rendered whole) or has been shown not to matter (`prove`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from miles_core.messages import text_of
+from miles_tito.boundary import Scene
 from miles_tito.compare import Alignment, Difference, align, hidden, structure_of
 from miles_tito.errors import Divergence, NotExtendable, TemplateError
 from miles_tito.marks import OPEN, Marker, unmarked
-from miles_tito.render import ChatTemplate
-from miles_tito.sentinels import Placed, all_with_sentinels, with_sentinels
+from miles_tito.outline import Skeleton, ids_of, outline_of
+from miles_tito.render import ChatTemplate, mentions
+from miles_tito.sentinels import all_with_sentinels, with_sentinels
 
 Message = Mapping[str, Any]
 USER: Message = {"role": "user", "content": "u"}
@@ -55,6 +58,9 @@ class Deriver:
         self.marker = marker
         self.stops = tuple(stops)
         self.prefills = tuple(sorted(prefills, key=len, reverse=True))
+        self._reads_clock = mentions(template.source, "strftime_now")
+        self._kept: dict[str, Skeleton] = {}
+        self._starts: dict[str, str] = {}
 
     def bounded(
         self, turn: Message, new: Sequence[Message], now: datetime, *, tools: Sequence[Message] = ()
@@ -64,50 +70,85 @@ class Deriver:
         None when the render of the real messages is not that of the sentinels with the text put in their place: then
         only the real history can tell.
         """
-        role = new[0]["role"]
-        last, placed = with_sentinels(turn, "turn", 0), all_with_sentinels(new, "new")
-        shown = self.marked([USER, last.message, *(p.message for p in placed)], tools, now, role)
-        start, stop = self._cut(shown, last, placed, role)
-        real = self.marked([USER, turn, *new], tools, now, role)
-        (before,) = self.trim([self.marked([USER], tools, now, role)])
-        texts = [self.marker.mark(message["content"]) if OPEN in real else message["content"] for message in new]
-        for trim in _TRIMS:
-            text = _replaced(shown[start:], placed, [trim(text) for text in texts])
-            if real.startswith(before) and real.endswith(text) and len(before) + len(text) <= len(real):
-                return Suffix(text=text, marker=stop)
+        plain = self.template.normalised([USER, turn, *new])
+        real = self._text(plain, new, tools, now)
+        contents = [self.marker.mark(m["content"]) if OPEN in real else m["content"] for m in plain[2:]]
+        before = self._before(new, tools, now)
+        ids = ids_of(turn, new)
+        key = f"{outline_of(plain[1], plain[2:])}{bool(tools)}{self._clock(now)}"
+        for skeleton in self._skeletons(key, turn, new, tools, now):
+            start = skeleton.ends(real, contents, ids)
+            if start is not None and start >= len(before) and real.startswith(before):
+                return Suffix(text=real[start:], marker=skeleton.marker)
         return None
+
+    def _skeletons(
+        self, key: str, turn: Message, new: Sequence[Message], tools: Sequence[Message], now: datetime
+    ) -> Iterator[Skeleton]:
+        """The one kept for that outline, then one of the very messages."""
+        kept = self._kept.get(key)
+        if kept is not None:
+            yield kept
+        scene = self._scene((USER,), turn, new, tools, now)
+        start, stop = scene.cut(self.stops, self.marker)
+        fresh = Skeleton.of(scene.shown[start:], stop, scene.placed, ids_of(turn, new))
+        if len(self._kept) >= _MAX_KEPT:
+            self._kept.clear()
+        self._kept[key] = fresh
+        yield fresh
+
+    def _before(self, new: Sequence[Message], tools: Sequence[Message], now: datetime) -> str:
+        """What a bounded context starts with, whatever follows its user message."""
+        key = f"{bool(tools)}{self._clock(now)}"
+        if key not in self._starts:
+            if len(self._starts) >= _MAX_KEPT:
+                self._starts.clear()
+            (self._starts[key],) = self.trim([self._text(self.template.normalised([USER]), new, tools, now)])
+        return self._starts[key]
+
+    def _clock(self, now: datetime) -> str:
+        return str(now) if self._reads_clock else ""
+
+    def _scene(
+        self,
+        history: Sequence[Message],
+        turn: Message,
+        new: Sequence[Message],
+        tools: Sequence[Message],
+        now: datetime,
+    ) -> Scene:
+        last, placed = with_sentinels(turn, "turn", 0), all_with_sentinels(new, "new")
+        messages = [*history, last.message, *(p.message for p in placed)]
+        shown = self._text(self.template.normalised(messages), new, tools, now)
+        return Scene(shown, last, tuple(placed), turn, tuple(new))
 
     def whole(
         self, history: History, turn: Message, new: Sequence[Message], tools: Sequence[Message], now: datetime
     ) -> Suffix:
         """The suffix in the real history; the render of everything must agree with the transcript's fixed texts."""
         role = new[0]["role"]
-        last, placed = with_sentinels(turn, "turn", 0), all_with_sentinels(new, "new")
-        shown = self.marked([*history.messages, last.message, *(p.message for p in placed)], tools, now, role)
-        start, stop = self._cut(shown, last, placed, role)
-        real = self.marked([*history.messages, last.message, *new], tools, now, role)
+        scene = self._scene(history.messages, turn, new, tools, now)
+        start, stop = scene.cut(self.stops, self.marker)
+        real = self._text(self.template.normalised([*history.messages, scene.last.message, *new]), new, tools, now)
         end = start + len(stop)
-        if real[:end] != shown[:end]:
-            raise _refusal("the text of the new message changes what stands before it", role, shown[:end], real[:end])
-        bodies = self._agreed(real[:start], history.fixed, history.sampled[:-1], role)
+        if real[:end] != scene.shown[:end]:
+            divergence = Divergence.between(scene.readable(scene.shown[:end]), scene.readable(real[:end]))
+            raise NotExtendable(_CONTENT_CHANGES, role=role, divergence=divergence, help=_APPENDING)
+        bodies = self._agreed(real[:start], history.fixed, history.sampled[:-1], scene)
         suffix = Suffix(text=real[start:], marker=stop, body=bodies[-1])
-        complete = self.marked([*history.messages, turn, *new], tools, now, role)
-        self._agreed(complete, (*history.fixed, suffix.text), history.sampled, role)
+        complete = self._text(self.template.normalised([*history.messages, turn, *new]), new, tools, now)
+        self._agreed(complete, (*history.fixed, suffix.text), history.sampled, scene)
         return suffix
 
-    def _agreed(self, text: str, fixed: Sequence[str], sampled: Sequence[str | None], role: str) -> tuple[str, ...]:
+    def _agreed(self, text: str, fixed: Sequence[str], sampled: Sequence[str | None], scene: Scene) -> tuple[str, ...]:
         found = self.align(text, fixed, sampled)
         if found.differences:
             divergence = found.differences[0].divergence
-            raise NotExtendable(_CHANGES, role=role, divergence=divergence, help=_APPENDING)
+            shown = replace(
+                divergence, expected=scene.readable(divergence.expected), found=scene.readable(divergence.found)
+            )
+            raise NotExtendable(_CHANGES, role=scene.role, divergence=shown, help=_APPENDING)
         return found.bodies
-
-    def _cut(self, shown: str, last: Placed, placed: Sequence[Placed], role: str) -> tuple[int, str]:
-        """Where the suffix starts in the render with sentinels, and the stop it starts with."""
-        first = self._first_new(shown, placed, role)
-        start, stop = self._end_of_turn(shown, last, first, role)
-        self._check_order(shown[start:], placed, role)
-        return start, stop
 
     def align(self, canonical: str, fixed: Sequence[str], sampled: Sequence[str | None]) -> Alignment:
         """`compare.align` with this template's stops, the fixed texts trimmed."""
@@ -126,72 +167,20 @@ class Deriver:
         """The part of the turn that the generation prompt at the end of the text already wrote."""
         return next((prefill for prefill in self.prefills if text.endswith(prefill)), "")
 
-    def _first_new(self, shown: str, placed: Sequence[Placed], role: str) -> int:
-        places = [shown.find(word) for p in placed for word in p.words]
-        if any(place < 0 for place in places):
-            lost = next(p.message["role"] for p in placed if any(word not in shown for word in p.words))
-            raise NotExtendable(
-                f"the template drops the text of the {lost} message",
-                role=role,
-                help="Give the message another role, or use a template that supports it.",
-            )
-        return min(places)
-
-    def _end_of_turn(self, shown: str, last: Placed, first: int, role: str) -> tuple[int, str]:
-        """Start and text of the stop that ends the last turn."""
-        places = [shown.find(word) for word in last.words]
-        after = max(place + len(word) for place, word in zip(places, last.words, strict=True))
-        if any(not 0 <= shown.find(word) < first for word in last.needed):
-            raise NotExtendable(
-                "the template does not show the last assistant turn, or its tool calls, before the new message",
-                role=role,
-                help="Start a new branch from the whole conversation.",
-            )
-        ends = [(self._find_written(shown, stop, after), -len(stop), stop) for stop in self.stops]
-        ends = [end for end in ends if 0 <= end[0] < first]
-        if ends:
-            start, _, stop = min(ends)
-            return start, stop
-        raise NotExtendable(
-            "the template writes no stop token between the assistant turn and the new message",
-            role=role,
-            divergence=Divergence(
-                offset=after,
-                before=shown[max(0, after - 60) : after],
-                expected="a stop token",
-                found=shown[after:first],
-            ),
-            help=f"Name the end-of-sequence ids in generation_config.json; the stops known are {list(self.stops)}.",
-        )
-
-    @staticmethod
-    def _find_written(text: str, token: str, start: int) -> int:
-        at = text.find(token, start)
-        while at > 0 and text[at - 1] == OPEN:
-            at = text.find(token, at + 1)
-        return at
-
-    @staticmethod
-    def _check_order(suffix: str, placed: Sequence[Placed], role: str) -> None:
-        words = [word for p in placed for word in p.words]
-        places = [suffix.find(word) for word in words]
-        once = all(suffix.count(word) == 1 for word in words)
-        if once and places == sorted(places):
-            return
-        raise NotExtendable(
-            "the template moves, repeats or reorders the new messages",
-            role=role,
-            divergence=Divergence(offset=0, before="", expected=" ".join(words), found=suffix[:200]),
-            help="Append the messages in the order and grouping that the template writes.",
-        )
-
     def marked(self, messages: Sequence[Message], tools: Sequence[Message], now: datetime, role: str) -> str:
         """The render with a generation prompt, look-alikes marked; NotExtendable with the template's own words."""
+        return self._text(self.template.normalised(messages), [{"role": role}], tools, now)
+
+    def _text(self, plain: Sequence[Message], new: Sequence[Message], tools: Sequence[Message], now: datetime) -> str:
         try:
-            return render_marked(self.template, self.marker, messages, tools=tools, generation_prompt=True, now=now)
+            return _marked(self.template, self.marker, plain, tools=tools, generation_prompt=True, now=now)
         except TemplateError as error:
+            said = str(error).rstrip(".")
             raise NotExtendable(
-                str(error).rstrip("."), role=role, help="Give the message another role, or use another template."
+                said,
+                role=str(new[0]["role"]),
+                divergence=Divergence(offset=0, before="", expected=text_of(new[0].get("content"))[:120], found=said),
+                help="Give the message another role, or use another template.",
             ) from error
 
 
@@ -209,7 +198,20 @@ def render_marked(
     Tool schemas, and all messages but the assistant's, are callers' text. In an assistant's message only look-alikes of
     special tokens are: its `<think>` or `<tool_call>` may be what the template itself would write.
     """
-    plain = template.normalised(messages)
+    return _marked(
+        template, marker, template.normalised(messages), tools=tools, generation_prompt=generation_prompt, now=now
+    )
+
+
+def _marked(
+    template: ChatTemplate,
+    marker: Marker,
+    plain: Sequence[Message],
+    *,
+    tools: Sequence[Message],
+    generation_prompt: bool,
+    now: datetime,
+) -> str:
     text = template.render(plain, tools=tools, generation_prompt=generation_prompt, now=now)
     if not marker.found_in(tools) and not any(marker.foreign(message) for message in plain):
         return text
@@ -233,20 +235,7 @@ def render_marked(
     return placed
 
 
-_TRIMS: tuple[Callable[[str], str], ...] = (str, str.strip, str.rstrip, str.lstrip)
+_MAX_KEPT = 512
+_CONTENT_CHANGES = "the text of the new message changes what the template writes before it"
 _CHANGES = "the template changes earlier text when the message is added"
-_APPENDING = "Start a new branch from the whole conversation, or use a template that only appends."
-
-
-def _refusal(reason: str, role: str, expected: str, found: str) -> NotExtendable:
-    return NotExtendable(reason, role=role, divergence=Divergence.between(expected, found), help=_APPENDING)
-
-
-def _replaced(shown: str, placed: Sequence[Placed], texts: Sequence[str]) -> str:
-    parts: list[str] = []
-    cursor = 0
-    for p, text in zip(placed, texts, strict=True):
-        at = shown.index(p.words[0], cursor)
-        parts += [shown[cursor:at], text]
-        cursor = at + len(p.words[0])
-    return "".join(parts) + shown[cursor:]
+_APPENDING = "Begin a new transcript from all messages, or use a template that only appends."

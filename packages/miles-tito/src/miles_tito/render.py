@@ -8,13 +8,11 @@ from datetime import datetime
 from typing import Any
 
 import jinja2
-import jinja2.ext
 import jinja2.nodes
-import jinja2.parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from miles_core.messages import text_of
 from miles_tito.errors import TemplateError
+from miles_tito.sandbox import template_environment
 
 INVALID_CALL = "invalid"
 """Key that marks a tool call which could not be read; its text lies under "raw"."""
@@ -40,7 +38,7 @@ class ChatTemplate:
         self.special_tokens = dict(special_tokens or {})
         self.arguments = arguments
         try:
-            self._compiled = _environment().from_string(source)
+            self._compiled = template_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"expected a chat template in Jinja, found {error.message} in line {error.lineno}."
@@ -137,7 +135,7 @@ class ChatTemplate:
 
 def literals_of(source: str) -> str:
     """Every literal text of a template, joined by newlines: where its control tokens can be looked for."""
-    parsed = _environment().parse(source)
+    parsed = template_environment().parse(source)
     found = [node.data for node in parsed.find_all(jinja2.nodes.TemplateData)]
     found += [node.value for node in parsed.find_all(jinja2.nodes.Const) if isinstance(node.value, str)]
     return "\n".join(found)
@@ -153,40 +151,3 @@ def _object(arguments: str) -> Any:
         return json.loads(arguments)
     except ValueError:
         return arguments
-
-
-class _Generation(jinja2.ext.Extension):
-    """`{% generation %} ... {% endgeneration %}` renders its body."""
-
-    tags = {"generation"}  # noqa: RUF012 (the base class types it so)
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
-
-    def _body(self, caller: Any) -> str:
-        return str(caller())
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _tojson
-    environment.globals["raise_exception"] = _raise_exception
-    return environment
-
-
-def _raise_exception(message: str) -> None:
-    raise jinja2.TemplateError(message)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

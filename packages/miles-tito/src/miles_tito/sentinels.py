@@ -20,8 +20,13 @@ class Placed:
     @property
     def needed(self) -> tuple[str, ...]:
         """The sentinels of the calls, or that of the content where there are none."""
+        return self.call_words or self.words
+
+    @property
+    def call_words(self) -> tuple[str, ...]:
+        """The sentinels of the calls' arguments."""
         calls = len(self.message.get("tool_calls") or ())
-        return self.words[-calls:] if calls else self.words
+        return self.words[len(self.words) - calls :]
 
 
 def sentinel(name: str, number: int) -> str:
