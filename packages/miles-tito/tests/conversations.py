@@ -1,0 +1,121 @@
+"""Random conversations in which every text holds a word of its own."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = Mapping[str, Any]
+KINDS = ("tool", "tools", "user", "system", "assistant", "tools+user")
+ODD = [
+    "",
+    " ",
+    "é 🤖 東京",
+    '{"a": [1, "b"]}',
+    "two\nlines",
+    "0",
+    "- [x] **b** `c`",
+    "'quoted' \"text\" \\n",
+    "a  b",
+    "1. 2.",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A turn of the policy and what is appended after it. kind: of the append."""
+
+    turn: Message
+    new: tuple[Message, ...]
+    kind: str
+
+
+class Speaker:
+    """Makes messages from a seed. edges: texts may start or end with white space."""
+
+    def __init__(self, rng: random.Random, *, reasoning: bool = True, edges: bool = False) -> None:
+        self._rng = rng
+        self._reasoning = reasoning
+        self._edges = edges
+        self._count = 0
+
+    def text(self) -> str:
+        """Some text between the two halves of a word pair that occurs nowhere else."""
+        space = self._rng.choice(["", "", "", " ", "\n", "\n\n"]) if self._edges else ""
+        return f"{space}{self._word()} {self._rng.choice(ODD)} {self._word()}{space}"
+
+    def _word(self) -> str:
+        self._count += 1
+        return f"kw{''.join(chr(ord('a') + int(digit)) for digit in f'{self._count:04d}')}wk"
+
+    def tools(self) -> list[Message]:
+        """One or two schemas."""
+        return [
+            {
+                "type": "function",
+                "function": {
+                    "name": name,
+                    "description": f"Says {self._word()}.",
+                    "parameters": {
+                        "type": "object",
+                        "properties": {"word": {"type": "string", "description": "w"}, "limit": {"type": "integer"}},
+                        "required": ["word"],
+                    },
+                },
+            }
+            for name in ["look_up", "find"][: self._rng.randint(1, 2)]
+        ]
+
+    def start(self) -> list[Message]:
+        """A user message, perhaps under a system prompt, perhaps after an example."""
+        messages: list[Message] = [{"role": "user", "content": self.text()}]
+        if self._rng.random() < 0.15:
+            shot = {"role": "assistant", "content": self.text()}
+            messages += [shot, {"role": "user", "content": self.text()}]
+        if self._rng.random() < 0.4:
+            messages.insert(0, {"role": "system", "content": self.text()})
+        return messages
+
+    def says(self) -> Message:
+        """A turn of text."""
+        return self._thinking({"role": "assistant", "content": self.text()})
+
+    def calls(self, count: int) -> Message:
+        """A turn with tool calls, perhaps with text beside them."""
+        made = []
+        for _ in range(count):
+            arguments = {"word": self.text(), "limit": self._rng.randint(0, 9)}
+            identity = "".join(self._rng.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=9))
+            name = self._rng.choice(["look_up", "find"])
+            made.append({"id": identity, "type": "function", "function": {"name": name, "arguments": arguments}})
+        content = self.text() if self._rng.random() < 0.3 else ""
+        return self._thinking({"role": "assistant", "content": content, "tool_calls": made})
+
+    def _thinking(self, message: dict[str, Any]) -> Message:
+        if self._reasoning and self._rng.random() < 0.5:
+            message["reasoning_content"] = self.text()
+        return message
+
+    def results(self, turn: Message) -> list[Message]:
+        """A result for every call of the turn."""
+        return [
+            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": self.text()}
+            for call in turn["tool_calls"]
+        ]
+
+    def step(self, kind: str) -> Step:
+        """A turn and an append of this kind: roles joined by "+", `tools` for a run of at least two results."""
+        roles = kind.split("+")
+        if roles[0] in ("tool", "tools"):
+            turn = self.calls(1 if roles[0] == "tool" else self._rng.randint(2, 3))
+            new = self.results(turn)
+        else:
+            turn, new = self.says(), []
+        later = roles[1:] if new else roles
+        for role in later:
+            new.append({"role": role, "content": self.text()})
+        return Step(turn=turn, new=tuple(new), kind=kind)
+
+    def steps(self, kinds: Sequence[str]) -> list[Step]:
+        """One step for each kind."""
+        return [self.step(kind) for kind in kinds]
