@@ -13,7 +13,7 @@ import xxhash
 from miles_core.errors import TokenError
 from miles_tito.errors import TemplateError, shared_prefix
 from miles_tito.marks import Marker
-from miles_tito.parsers.formats import detect
+from miles_tito.parsers.detect import detect
 from miles_tito.profile_json import dumped, values_in
 from miles_tito.render import ChatTemplate
 from miles_tito.sentinels import with_sentinels
@@ -113,7 +113,7 @@ def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Prof
             prefills=_prefills(template, vocabulary.marker),
             roles=_roles(template),
             reasoning_kept=_reasoning_kept(template),
-            format=detect(template.source).name,
+            format=detect(template),
         ),
         template,
     )

@@ -15,7 +15,7 @@ from miles_tito.errors import NotExtendable
 from miles_tito.families import family_named
 from miles_tito.loading import load
 from miles_tito.marks import refuse_marks, unmarked
-from miles_tito.parsers.formats import TurnFormat, detect
+from miles_tito.parsers.formats import TurnFormat, format_named
 from miles_tito.parsers.stream import StreamParser
 from miles_tito.pinning import pinned
 from miles_tito.profile import Profile
@@ -44,7 +44,7 @@ class ChatTokenizer:
         derived, self._template = cached_profile(template, vocabulary)
         found = derived if profile is None else pinned(profile, derived)
         self._vocabulary = vocabulary
-        self._format = turn_format or detect(template.source)
+        self._format = turn_format or format_named(found.format)
         self._deriver = Deriver(self._template, vocabulary.marker, found.stops, found.prefills)
         self._prover = Prover(self._deriver)
         self._lock = threading.Lock()
@@ -215,16 +215,21 @@ class ChatTokenizer:
         """Compare the transcript with a canonical render of its messages; see `compare`."""
         return verify(transcript, self._template, self._vocabulary, self._deriver, self.stop_token_ids)
 
-    def parse(self, ids: Sequence[int], *, call_seed: int | str = 0) -> dict[str, Any]:
+    def parse(
+        self, ids: Sequence[int], *, call_seed: int | str = 0, tools: Sequence[Message] | None = None
+    ) -> dict[str, Any]:
         """The message that sampled ids spell: content, reasoning_content, tool_calls.
 
         A call that cannot be read is among tool_calls with `"invalid": True` and its text under "raw".
-        call_seed: makes tool-call ids; use another for each turn (`transcript.parse` does).
+        call_seed: makes tool-call ids; use another for each turn. tools: say the types of arguments that a format
+        writes as bare text. `transcript.parse` gives both.
         """
-        return self.stream_parser(call_seed=call_seed).parse(ids)
+        return self.stream_parser(call_seed=call_seed, tools=tools).parse(ids)
 
-    def stream_parser(self, *, call_seed: int | str = 0, prompt: str | None = None) -> StreamParser:
-        """A parser for one turn. prompt: text that ends in the generation prompt of that turn, if known."""
+    def stream_parser(
+        self, *, call_seed: int | str = 0, prompt: str | None = None, tools: Sequence[Message] | None = None
+    ) -> StreamParser:
+        """A parser for one turn; see `parse`. prompt: text that ends in that turn's generation prompt, if known."""
         opening, closing = self._format.reasoning
         prefill = self._profile.generation_prompt if prompt is None else self._deriver.prefill_of(prompt)
         is_open = bool(opening) and prefill.rfind(opening) > prefill.rfind(closing)
@@ -234,6 +239,7 @@ class ChatTokenizer:
             stop_ids=self.stop_token_ids,
             reasoning_open=is_open,
             call_seed=call_seed,
+            tools=tools or (),
         )
 
     def check_ids(self, ids: Sequence[int]) -> None:

@@ -107,7 +107,7 @@ class Transcript:
 
     def stream_parser(self) -> "StreamParser":
         """A parser for the turn sampled next; its tool-call ids are unique in the conversation."""
-        return self._chat.stream_parser(call_seed=self.num_tokens, prompt=self._piece.text)
+        return self._chat.stream_parser(call_seed=self.num_tokens, prompt=self._piece.text, tools=self.tools)
 
     def _with(self, piece: Piece, **changes: Any) -> "Transcript":
         values: dict[str, Any] = {

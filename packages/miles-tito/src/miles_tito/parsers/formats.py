@@ -13,7 +13,7 @@ from miles_tito.parsers.marked import NO_CALLS, TurnSyntax
 
 _PLACE = "miles_tito.parsers.syntaxes."
 FORMATS = {
-    "hermes": _PLACE + "hermes:HERMES",
+    "hermes": _PLACE + "json_marks:HERMES",
     "qwen3_coder": _PLACE + "qwen3_coder:QWEN3_CODER",
     "seed_oss": _PLACE + "qwen3_coder:SEED_OSS",
     "glm45": _PLACE + "glm:GLM45",
@@ -107,9 +107,3 @@ def _hint(part: str) -> str:
 
 
 HERMES = format_named("hermes+think")
-
-
-def detect(template: str) -> TurnFormat:
-    """The format that a chat template's own text shows."""
-    parts = [name for name, mark in (("hermes", "<tool_call>"), ("think", "</think>")) if mark in template]
-    return format_named("+".join(parts) or PLAIN.name)

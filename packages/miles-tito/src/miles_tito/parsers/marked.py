@@ -31,6 +31,7 @@ class CallSyntax:
     read: the body after the opening mark. closing: where a call that cannot be read ends; "": at the next opening mark.
     section: marks around a run of calls; the opening mark counts only inside. lone: it counts outside as well.
     start: a character that opens a call where it is the first of the content; `read_start` reads from there.
+    tell: what a template must write for this name to be its format, where another name reads the same calls.
 
     An opening mark opens a call wherever it stands in the content; content that merely mentions it gives a call that
     cannot be read, with its text. In reasoning it is text, and so are reasoning's own marks once content began.
@@ -43,6 +44,7 @@ class CallSyntax:
     lone: bool = False
     start: str = ""
     read_start: Reader | None = None
+    tell: str = ""
 
     def read_turn(
         self, tape: Tape, turn: Turn, *, reasoning: tuple[str, str], reasoning_open: bool, schemas: Schemas

@@ -24,7 +24,7 @@ class Turn:
         self._held = ""
         self._after_mark = False
         self._keeps_after = False
-        self._wrote_content = False
+        self._wrote: set[Part] = set()
 
     def collected(self) -> list[Delta]:
         """The deltas since the last time."""
@@ -45,15 +45,21 @@ class Turn:
         body = whole.rstrip("\n")
         self._held = whole[len(body) :]
         if body:
-            self._wrote_content = self._wrote_content or part == "content"
+            self._wrote.add(part)
             self._add_text(part, body)
 
     def mark(self, *, forget: bool = False) -> None:
         """A mark stands here. forget: newlines before it never come back (reasoning ended)."""
         self._after_mark = True
-        if forget or not self._wrote_content:
+        forget = forget or "content" not in self._wrote
+        if forget:
             self._held = ""
-        self._keeps_after = not forget and self._wrote_content and not self._held
+        self._keeps_after = not forget and not self._held
+
+    def begin(self, part: Part) -> None:
+        """A text begins that is one of several of this part: a newline stands between them."""
+        self._held = "\n" if part in self._wrote else ""
+        self._after_mark = self._keeps_after = False
 
     def end(self, part: Part) -> None:
         """The turn is over: newlines that end a text are text, those after a mark are not."""
