@@ -5,7 +5,7 @@ import json
 import pytest
 
 from miles_core.errors import SessionError
-from miles_router.sessions.openai_chat import parse_request
+from miles_router.sessions.dialects.openai_chat.request import parse_request
 from miles_router.sessions.routes import parse_spec
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -40,7 +40,7 @@ def parse(**fields):
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"name": "x"}]}, "tools.0"),
         ({"tools": {"a": 1}}, "tools: expected a list"),
-        ({"stop": ["END"]}, "stop"),
+        ({"stop": [3]}, "stop"),
         ({"top_logprobs": 5}, "top_logprobs"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True, "odd": 1}}, "stream_options"),
@@ -107,7 +107,7 @@ def test_errors_over_http_have_openais_shape(bench, caller):
     session = client.create()
     answer = client.ask(session, MESSAGES, n=3)
     assert answer.status_code == 400
-    assert set(answer.json()["error"]) == {"message", "type", "code"}
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert client.http.get("/nowhere").json()["error"]["type"] == "not_found_error"
     assert client.http.post("/sessions", content=b"[1]").status_code == 400
     assert client.http.post(f"/sessions/{session}/samples", json={"prompt_id": 3}).status_code == 400

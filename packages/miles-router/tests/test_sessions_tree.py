@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from miles_core.sample import Origin
 from miles_router.sessions.config import SessionServerConfig
+from miles_router.sessions.dialects.openai_chat.request import parse_request
 from miles_router.sessions.engine import Generation
 from miles_router.sessions.matchers import MATCHERS
-from miles_router.sessions.openai_chat import parse_request
 from miles_router.sessions.plan import plan_turn
 from miles_router.sessions.samples import assemble
 from miles_router.sessions.session import SessionSpec

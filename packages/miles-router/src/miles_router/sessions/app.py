@@ -9,10 +9,12 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from miles_core.errors import MilesError, SessionError
-from miles_router.answers import Gate, Receive, Scope, Send
+from miles_router.answers import Receive, Scope, Send
 from miles_router.sessions.config import SessionServerConfig
 from miles_router.sessions.engine import EngineClient
-from miles_router.sessions.routes import failure, session_routes
+from miles_router.sessions.failures import failure_answer
+from miles_router.sessions.front import Front, with_request_id
+from miles_router.sessions.routes import session_routes
 from miles_router.sessions.service import SessionService
 from miles_tito import ChatTokenizer
 
@@ -25,12 +27,14 @@ class SessionApp(FastAPI):
         self.config = config
         self.chat = chat
         self.service: SessionService | None = None
-        self._gate = Gate(token=config.token, body_limit_bytes=config.body_limit_bytes)
+        self._front = Front(token=config.token, body_limit_bytes=config.body_limit_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""
-        if scope["type"] == "http" and await self._gate.refused(scope, send):
-            return
+        if scope["type"] == "http":
+            send = with_request_id(scope, send)
+            if await self._front.refused(scope, send):
+                return
         await super().__call__(scope, receive, send)
 
 
@@ -61,15 +65,17 @@ def create_session_app(config: SessionServerConfig, *, chat: ChatTokenizer | Non
     app = SessionApp(config, chat)
 
     @app.exception_handler(MilesError)
-    async def failed(_: Request, error: MilesError) -> Response:
-        return failure(error)
+    async def failed(request: Request, error: MilesError) -> Response:
+        return failure_answer(error, request.scope)
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
-        return failure(SessionError(f"{request.method} {request.url.path}: {error.detail}.", status=error.status_code))
+        told = SessionError(f"{request.method} {request.url.path}: {error.detail}.", status=error.status_code)
+        return failure_answer(told, request.scope)
 
     @app.exception_handler(Exception)
-    async def crashed(_: Request, error: Exception) -> Response:
-        return failure(SessionError(f"the server failed: {type(error).__name__}; its log has the details.", status=500))
+    async def crashed(request: Request, error: Exception) -> Response:
+        told = SessionError(f"the server failed: {type(error).__name__}; its log has the details.", status=500)
+        return failure_answer(told, request.scope)
 
     return app

@@ -16,9 +16,10 @@ class Attempt:
     fingerprint: of the whole request. turn_id: what its turn will be called. Each caller joins, and leaves once.
     """
 
-    def __init__(self, fingerprint: str, turn_id: str) -> None:
+    def __init__(self, fingerprint: str, turn_id: str, *, prompt_tokens: int = 0) -> None:
         self.fingerprint = fingerprint
         self.turn_id = turn_id
+        self.prompt_tokens = prompt_tokens
         self.task: asyncio.Task[None] | None = None
         self.turn: Turn | None = None
         self.error: MilesError | None = None

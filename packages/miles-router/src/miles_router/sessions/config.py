@@ -46,6 +46,8 @@ class SessionServerConfig(Config):
     """Turns recorded in one session; one more is answered 409."""
     answer_timeout_s: float = Field(default=600.0, gt=0)
     """Longest the engine may stay silent."""
+    ping_s: float = Field(default=15.0, gt=0)
+    """A stream that is silent for this long gets a ping, so that nothing between closes it."""
     body_limit_bytes: int = Field(default=64 << 20, gt=0)
     """Largest request body; a larger one is answered 413."""
 

@@ -84,6 +84,13 @@ def plan_turn(
     )
 
 
+def prompt_tokens(session: Session, request: TurnRequest, chat: ChatTokenizer, config: SessionServerConfig) -> int:
+    """Tokens of the request's prompt; changes nothing."""
+    tools = request.tools if request.tools is not None else session.spec.tools or ()
+    parent = session.tree.attach(request.messages, session.tree.keys(request.messages), tools_key=tools_key(tools))
+    return len(_transcript(session, parent, request, chat, config, tools)[0].ids)
+
+
 def _transcript(
     session: Session,
     parent: Turn | None,

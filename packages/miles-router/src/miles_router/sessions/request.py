@@ -14,7 +14,8 @@ class TurnRequest:
     """A checked request. None means the client left it open.
 
     messages and tools are in OpenAI's chat shapes. tools: None takes the session's own, () none at all. stream: the
-    engine is asked for pieces. fingerprint: the same for a retry that differs in bytes only. dialect and notes are
+    engine is asked for pieces. stop: texts that end the answer; the one found is no part of the message, its tokens are
+    kept. fingerprint: the same for a retry that differs in bytes only. dialect and notes are
     kept with the turn: notes are JSON values that the dialect needs when a later request refers to it.
     """
 
@@ -27,8 +28,27 @@ class TurnRequest:
     seed: int | None
     stream: bool
     fingerprint: str
+    stop: tuple[str, ...] = ()
     dialect: str = "openai_chat"
     notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+MAX_STOPS = 16
+"""Most stop texts of one request."""
+
+
+def check_stop(stop: object, *, name: str = "stop") -> tuple[str, ...]:
+    """Stop texts from a string, a list of strings or None; SessionError 400 names the field otherwise."""
+    texts = [stop] if isinstance(stop, str) else stop
+    if texts is None or texts == [""]:
+        return ()
+    usable = isinstance(texts, list) and len(texts) <= MAX_STOPS
+    if not usable or not all(isinstance(text, str) and text for text in texts):
+        raise SessionError(
+            f"{name}: expected a text or a list of at most {MAX_STOPS} texts that are not empty, found {stop!r}.",
+            status=400,
+        )
+    return tuple(dict.fromkeys(texts))
 
 
 def tools_key(tools: Sequence[Mapping[str, Any]]) -> str:
@@ -40,10 +60,17 @@ def check_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
     """Tool schemas in OpenAI's chat shape; SessionError 400 otherwise."""
     if not isinstance(tools, list | tuple):
         raise SessionError(f"tools: expected a list, found {type(tools).__name__}.", status=400)
-    for place, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            raise SessionError(
-                f'tools.{place}: expected {{"type": "function", "function": {{"name": ...}}}}.', status=400
-            )
-    return tuple(tools)
+    return tuple(_tool(tool, place) for place, tool in enumerate(tools))
+
+
+def _tool(tool: Any, place: int) -> Mapping[str, Any]:
+    """The schema without what a template must not see: absent values, and `strict`, which constrains no token here."""
+    function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise SessionError(f'tools.{place}: expected {{"type": "function", "function": {{"name": ...}}}}.', status=400)
+    if not isinstance(function.get("description") or "", str):
+        raise SessionError(f"tools.{place}.function.description: expected a text.", status=400)
+    if not isinstance(function.get("parameters") or {}, Mapping):
+        raise SessionError(f"tools.{place}.function.parameters: expected a JSON schema.", status=400)
+    kept = {name: value for name, value in function.items() if value is not None and name != "strict"}
+    return {"type": "function", "function": kept}

@@ -7,41 +7,42 @@ import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
 from miles_core import sample_codec
-from miles_core.errors import EngineError, MilesError, SessionError
-from miles_router.answers import error_body, error_type
+from miles_core.errors import SessionError
 from miles_router.body import BodyTooLargeError
-from miles_router.sessions.delivery import answer_chat
-from miles_router.sessions.engine import EngineAnswerError
-from miles_router.sessions.openai_chat import parse_request
+from miles_router.sessions.delivery import CallerLeftError, answer
+from miles_router.sessions.dialects.anthropic.request import parse_request as parse_messages
+from miles_router.sessions.dialects.dialect import AnswerFacts, Dialect
+from miles_router.sessions.dialects.fields import FieldError, brief, read_object
+from miles_router.sessions.dialects.openai_responses.answer import find_response, response
+from miles_router.sessions.dialects.table import ENDPOINTS, dialect_of
 from miles_router.sessions.request import check_tools
 from miles_router.sessions.service import SessionService
-from miles_router.sessions.session import SessionSpec
+from miles_router.sessions.session import Session, SessionSpec
 
 
 def session_routes(service: SessionService) -> APIRouter:
     """Routes over one service."""
     routes = APIRouter()
+    _add_session_routes(routes, service)
+    for path, dialect in ENDPOINTS.items():
+        _add_turn_route(routes, service, path, dialect)
+    for prefix in ("/v1", "/anthropic/v1"):
+        _add_model_routes(routes, service, prefix)
+        _add_count_route(routes, service, prefix)
+    _add_response_route(routes, service)
+    return routes
+
+
+def _add_session_routes(routes: APIRouter, service: SessionService) -> None:
+    limit = service.config.body_limit_bytes
 
     @routes.post("/sessions")
     async def create(request: Request) -> Response:
-        spec = parse_spec(await read_body(request, service.config.body_limit_bytes))
+        spec = parse_spec(await read_body(request, limit))
         return _json({"session_id": service.create(spec).session_id})
-
-    @routes.post("/sessions/{session_id}/v1/chat/completions")
-    async def chat(session_id: str, request: Request) -> Response:
-        body = parse_request(await read_body(request, service.config.body_limit_bytes))
-        attempt = await service.start(
-            session_id, body.turn, key=request.headers.get("Idempotency-Key"), retry=_is_retry(request)
-        )
-        return await answer_chat(service, session_id, body, attempt, request)
-
-    @routes.get("/sessions/{session_id}/v1/models")
-    async def models(session_id: str) -> Response:
-        service.store.get(session_id)
-        entry = {"id": service.config.model_name, "object": "model", "created": 0, "owned_by": "miles"}
-        return _json({"object": "list", "data": [entry]})
 
     @routes.get("/sessions/{session_id}")
     async def describe(session_id: str) -> Response:
@@ -49,9 +50,9 @@ def session_routes(service: SessionService) -> APIRouter:
 
     @routes.post("/sessions/{session_id}/samples")
     async def samples(session_id: str, request: Request) -> Response:
-        names = _object(await read_body(request, service.config.body_limit_bytes))
+        names = read_object(await read_body(request, limit))
         found = await service.samples(
-            session_id, prompt_id=_text(names, "prompt_id"), rollout_id=_text(names, "rollout_id")
+            session_id, prompt_id=_name(names, "prompt_id"), rollout_id=_name(names, "rollout_id")
         )
         data = await asyncio.to_thread(sample_codec.encode, found)
         return Response(data, media_type="application/octet-stream")
@@ -65,64 +66,93 @@ def session_routes(service: SessionService) -> APIRouter:
     async def health() -> Response:
         return _json({"status": "ok", "sessions": len(service.store)})
 
-    return routes
+
+def _add_turn_route(routes: APIRouter, service: SessionService, path: str, dialect: Dialect) -> None:
+    @routes.post("/sessions/{session_id}" + path)
+    async def turn(session_id: str, request: Request) -> Response:
+        body = await read_body(request, service.config.body_limit_bytes)
+        session = service.store.get(session_id)
+        asked = dialect.read(body, session)
+        key = request.headers.get("Idempotency-Key")
+        attempt = await service.start(session_id, asked.turn, key=key, retry=_is_retry(request))
+        facts = _facts(service, session)
+        return await answer(asked, attempt, facts, request, ping=dialect.ping, ping_s=service.config.ping_s)
+
+
+def _add_model_routes(routes: APIRouter, service: SessionService, prefix: str) -> None:
+    name = service.config.model_name
+
+    @routes.get("/sessions/{session_id}" + prefix + "/models")
+    async def models(session_id: str, request: Request) -> Response:
+        service.store.get(session_id)
+        return _json(dialect_of(request.scope).models(name))
+
+    @routes.get("/sessions/{session_id}" + prefix + "/models/{model:path}")
+    async def model(session_id: str, model: str, request: Request) -> Response:
+        service.store.get(session_id)
+        if model != name:
+            raise SessionError(f"model {model!r} is not served here; {name!r} is.", status=404)
+        return _json(dialect_of(request.scope).model(name))
+
+
+def _add_count_route(routes: APIRouter, service: SessionService, prefix: str) -> None:
+    @routes.post("/sessions/{session_id}" + prefix + "/messages/count_tokens")
+    async def count(session_id: str, request: Request) -> Response:
+        body = await read_body(request, service.config.body_limit_bytes)
+        asked = parse_messages(body, counting=True)
+        return _json({"input_tokens": service.count_tokens(session_id, asked.turn)})
+
+
+def _add_response_route(routes: APIRouter, service: SessionService) -> None:
+    @routes.get("/sessions/{session_id}/v1/responses/{response_id}")
+    async def retrieve(session_id: str, response_id: str) -> Response:
+        session = service.store.get(session_id)
+        turn = find_response(session, response_id)
+        if turn is None:
+            raise SessionError(f"{response_id!r} is no stored response of this session.", status=404)
+        return _json(response(turn, _facts(service, session)))
 
 
 def parse_spec(body: bytes) -> SessionSpec:
     """The session that a body asks for, an empty one for the default; SessionError 400 names the field."""
-    fields = _object(body) if body.strip() else {}
+    fields = read_object(body) if body.strip() else {}
     if fields.get("tools") is not None:
         fields = {**fields, "tools": check_tools(fields["tools"])}
     try:
         return SessionSpec.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise SessionError(f"{where}: {first['msg']}, found {first['input']!r}.", status=400) from error
+        raise FieldError(where, f"{first['msg']}, found {brief(first['input'])}.") from error
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body; BodyTooLargeError past the limit."""
+    """The whole body; BodyTooLargeError past the limit, CallerLeftError when it breaks off."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise BodyTooLargeError(f"expected a body of at most {limit} bytes, found more.")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise BodyTooLargeError(f"expected a body of at most {limit} bytes, found more.")
+            parts.append(part)
+    except ClientDisconnect:
+        raise CallerLeftError("the caller left before its request was there.", status=499) from None
     return b"".join(parts)
 
 
-def failure(error: MilesError) -> Response:
-    """The answer to a call that failed: the engine's own where it gave one, else OpenAI's error shape."""
-    if isinstance(error, EngineAnswerError):
-        headers = {"Retry-After": error.retry_after} if error.retry_after else None
-        return Response(error.body, status_code=error.status or 502, media_type=error.content_type, headers=headers)
-    status = 413 if isinstance(error, BodyTooLargeError) else None
-    if isinstance(error, EngineError | SessionError):
-        status = error.status
-    status = status or 500
-    return _json(error_body(str(error), kind=error_type(status), code=str(status)), status)
+def _facts(service: SessionService, session: Session) -> AnswerFacts:
+    return AnswerFacts(session=session, chat=service.chat, model=service.config.model_name)
 
 
 def _is_retry(request: Request) -> bool:
-    # The official client numbers the times it sends one request.
+    # The official clients number the times they send one request.
     return request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise SessionError(f"expected a JSON object, found a body that does not parse: {error}.", status=400) from None
-    if not isinstance(value, dict):
-        raise SessionError(f"expected a JSON object, found {type(value).__name__}.", status=400)
-    return value
-
-
-def _text(fields: dict[str, Any], name: str) -> str:
+def _name(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str) or not value:
-        raise SessionError(f"{name}: expected a string, found {value!r}.", status=400)
+        raise FieldError(name, f"expected a text that is not empty, found {brief(value)}.")
     return value
 
 

@@ -17,7 +17,7 @@ from miles_router.sessions.config import SessionServerConfig
 from miles_router.sessions.context import context_length
 from miles_router.sessions.engine import EngineClient, Generation
 from miles_router.sessions.matchers import MATCHERS
-from miles_router.sessions.plan import TurnPlan, plan_turn
+from miles_router.sessions.plan import TurnPlan, plan_turn, prompt_tokens
 from miles_router.sessions.report import describe
 from miles_router.sessions.request import TurnRequest
 from miles_router.sessions.samples import assemble
@@ -63,7 +63,7 @@ class SessionService:
             earlier.join()
             return earlier
         plan = plan_turn(session, request, self.chat, self.config, context=context)
-        attempt = Attempt(request.fingerprint, plan.turn_id)
+        attempt = Attempt(request.fingerprint, plan.turn_id, prompt_tokens=len(plan.prompt_ids))
         attempt.join()
         session.attempts[request.fingerprint] = attempt
         if key is not None:
@@ -71,6 +71,10 @@ class SessionService:
         session.running.add(attempt)
         attempt.task = asyncio.create_task(self._run(session, request, plan, attempt))
         return attempt
+
+    def count_tokens(self, session_id: str, request: TurnRequest) -> int:
+        """Tokens of the prompt that the request would be sampled after; nothing is recorded."""
+        return prompt_tokens(self.store.get(session_id), request, self.chat, self.config)
 
     async def samples(self, session_id: str, *, prompt_id: str, rollout_id: str) -> list[Sample]:
         """The session's training samples; SessionError 422 when they cannot be assembled."""

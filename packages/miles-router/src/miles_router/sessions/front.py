@@ -1,0 +1,71 @@
+"""What every call passes before it is read: a request id, the bearer token, and the declared size of its body."""
+
+import hmac
+import secrets
+
+import orjson
+
+from miles_router.answers import Scope, Send, authorized
+from miles_router.sessions.dialects.dialect import Dialect, Failure
+from miles_router.sessions.dialects.table import dialect_of
+
+REQUEST_ID = "miles.request_id"
+"""Where a connection's scope holds the id of its request."""
+
+
+class Front:
+    """Answers 401 and 413 itself, in the caller's dialect; every answer carries the id of its request.
+
+    token: what `Authorization: Bearer` or Anthropic's `x-api-key` must carry; None lets everyone in.
+    """
+
+    def __init__(self, *, token: str | None, body_limit_bytes: int) -> None:
+        self._token = token
+        self._limit = body_limit_bytes
+
+    async def refused(self, scope: Scope, send: Send) -> bool:
+        """Answer and return True, or return False for a call that may enter."""
+        if not self._may_enter(scope):
+            await _refuse(scope, send, 401, "expected this server's token as 'Authorization: Bearer' or 'x-api-key'.")
+            return True
+        for name, value in scope["headers"]:
+            if name == b"content-length" and (not value.isdigit() or int(value) > self._limit):
+                found = value.decode("latin-1")
+                await _refuse(scope, send, 413, f"expected a body of at most {self._limit} bytes, found {found}.")
+                return True
+        return False
+
+    def _may_enter(self, scope: Scope) -> bool:
+        if authorized(scope, self._token) or self._token is None:
+            return True
+        wanted = self._token.encode()
+        return any(name == b"x-api-key" and hmac.compare_digest(value, wanted) for name, value in scope["headers"])
+
+
+def with_request_id(scope: Scope, send: Send) -> Send:
+    """Draw the request's id and return a `send` that adds it to the answer's headers."""
+    identity = f"req_{secrets.token_hex(12)}"
+    scope[REQUEST_ID] = identity
+    header = (dialect_of(scope).request_id_header.encode(), identity.encode())
+
+    async def sending(message: dict[str, object]) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message.get("headers", ()), header]}  # type: ignore[misc]
+        await send(message)
+
+    return sending
+
+
+def failure_body(scope: Scope, failure: Failure) -> bytes:
+    """The failure in the dialect of the connection."""
+    dialect: Dialect = dialect_of(scope)
+    return orjson.dumps(dialect.error(failure))
+
+
+async def _refuse(scope: Scope, send: Send, status: int, message: str) -> None:
+    body = failure_body(scope, Failure(status=status, message=message, request_id=scope.get(REQUEST_ID)))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
