@@ -4,7 +4,6 @@ import pytest
 
 from miles_core.errors import TokenError
 from miles_tito import ChatTokenizer, Profile
-from miles_tito.families import FAMILIES, family_named
 from miles_tito.vocabulary import Vocabulary
 
 
@@ -54,25 +53,6 @@ def test_all_end_of_sequence_ids_of_the_generation_config_stop(tmp_path, templat
     assert set(chat.stop_token_ids) == set(ids)
     turn = chat.begin([{"role": "user", "content": "u"}]).sampled([*vocabulary.encode("a")[0], ids[0]])
     assert turn.messages[-1]["content"] == "a"
-
-
-def test_a_family_adds_its_arguments_unless_the_caller_gives_others(tmp_path, template_file):
-    Vocabulary.of_bytes(["<|im_start|>", "<|im_end|>"]).save(tmp_path)
-    (tmp_path / "chat_template.jinja").write_text(template_file("strips_reasoning").read_text())
-    assert ChatTokenizer.from_pretrained(tmp_path, family="qwen3.6").profile.reasoning_kept == {}
-    assert ChatTokenizer.from_pretrained(tmp_path).profile.reasoning_kept == {"preserve_thinking": True}
-    given = ChatTokenizer.from_pretrained(tmp_path, family="qwen3.6", template_kwargs={"preserve_thinking": False})
-    assert given.profile.reasoning_kept == {"preserve_thinking": True}
-
-
-@pytest.mark.parametrize("name", sorted(FAMILIES))
-def test_every_family_named_in_the_table_exists(name):
-    assert family_named(name).name == name
-
-
-def test_an_unknown_family_is_refused_with_the_nearest_name():
-    with pytest.raises(TokenError, match="'qwen3'"):
-        family_named("qwen33")
 
 
 def test_a_folder_without_template_or_tokenizer_is_refused(tmp_path):

@@ -1,15 +1,15 @@
 """A pinned profile: what was derived once, kept in a file, and an error when it is derived otherwise later."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from miles_core.errors import TokenError
 from miles_tito.profile import Profile
 
-LEARNED = ("proofs",)
-"""Fields that fill up while a tokenizer is used: two profiles that differ in them describe the same template."""
+LEARNED = tuple(field.name for field in fields(Profile) if field.default_factory is not MISSING)
+"""Mappings by kind of append that fill up while a tokenizer is used; two profiles may differ in what they know yet."""
 
 
 class Changed(NamedTuple):
@@ -26,25 +26,23 @@ class Changed(NamedTuple):
 
 
 def differences(old: Profile, new: Profile) -> list[Changed]:
-    """Fields whose facts differ, in the order of the class; proofs only where both have one for the same kind."""
+    """Fields whose facts differ, in the order of the class; what was learned only where both know the same kind."""
     found = [
         Changed(field.name, getattr(old, field.name), getattr(new, field.name))
         for field in fields(Profile)
         if field.name not in LEARNED and getattr(old, field.name) != getattr(new, field.name)
     ]
-    shared = [kind for kind in old.proofs if kind in new.proofs]
-    found += [
-        Changed(f"proofs[{kind}]", old.proofs[kind], new.proofs[kind])
-        for kind in shared
-        if old.proofs[kind] != new.proofs[kind]
-    ]
+    for name in LEARNED:
+        before, after = getattr(old, name), getattr(new, name)
+        shared = [kind for kind in before if kind in after and before[kind] != after[kind]]
+        found += [Changed(f"{name}[{kind}]", before[kind], after[kind]) for kind in shared]
     return found
 
 
 def pinned(pin: Profile | str | Path, derived: Profile) -> Profile:
-    """The derived profile with the pin's proofs; TokenError with the fields that differ when it is not the pinned one.
+    """The derived profile with what the pin has learned; TokenError with the fields that differ when it is another one.
 
-    pin: a profile, or the file that `Profile.save` wrote. A proof that the pin records is used as it stands, for the
+    pin: a profile, or the file that `Profile.save` wrote. A proof that it records is used as it stands, for the
     fingerprint says that template, arguments and vocabulary are those it was found for.
     """
     old = pin if isinstance(pin, Profile) else Profile.load(pin)
@@ -52,7 +50,8 @@ def pinned(pin: Profile | str | Path, derived: Profile) -> Profile:
     if changed:
         where = "the pinned profile" if isinstance(pin, Profile) else f"the profile pinned in {pin}"
         raise TokenError(f"expected {where}, but these are derived otherwise now: {listed(changed)}. {_CURE}")
-    return replace(derived, proofs={**derived.proofs, **old.proofs})
+    learned: dict[str, Any] = {name: {**getattr(derived, name), **getattr(old, name)} for name in LEARNED}
+    return replace(derived, **learned)
 
 
 def listed(changed: Sequence[Changed]) -> str:

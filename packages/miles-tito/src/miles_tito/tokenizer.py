@@ -13,6 +13,7 @@ from miles_tito.compare import Report
 from miles_tito.derive import Deriver, Suffix, render_marked
 from miles_tito.errors import NotExtendable
 from miles_tito.families import family_named
+from miles_tito.families.fit import arguments_of, format_of, with_stops_of
 from miles_tito.loading import load
 from miles_tito.marks import refuse_marks, unmarked
 from miles_tito.parsers.formats import TurnFormat, format_named
@@ -70,10 +71,15 @@ class ChatTokenizer:
         """
         loaded = load(path_or_tokenizer)
         source = choose_template(loaded.templates, chat_template)
+        vocabulary, kwargs, turn_format = loaded.vocabulary, dict(template_kwargs or {}), None
         chosen = None if family == "auto" else family_named(family)
-        kwargs = {**(chosen.template_kwargs if chosen else {}), **(template_kwargs or {})}
-        template = ChatTemplate(source, kwargs=kwargs, special_tokens=loaded.vocabulary.special_tokens)
-        return cls(template, loaded.vocabulary, turn_format=chosen.turn_format if chosen else None, profile=profile)
+        if chosen is not None:
+            vocabulary, kwargs = with_stops_of(chosen, vocabulary), {**arguments_of(chosen, source), **kwargs}
+        template = ChatTemplate(source, kwargs=kwargs, special_tokens=vocabulary.special_tokens)
+        if chosen is not None:
+            derived, prepared = cached_profile(template, vocabulary)
+            turn_format = format_of(chosen, prepared, derived.format)
+        return cls(template, vocabulary, turn_format=turn_format, profile=profile)
 
     @property
     def profile(self) -> Profile:

@@ -1,5 +1,6 @@
 """The vocabulary: text to ids and back, with control tokens told apart from text that looks like them."""
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -45,6 +46,12 @@ class Vocabulary:
         tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in dict.fromkeys(controls)])
         tokenizer.add_tokens([AddedToken(text, normalized=False) for text in dict.fromkeys(ordinary)])
         return cls(tokenizer, special_tokens=special_tokens)
+
+    def with_stop_ids(self, stop_ids: Sequence[int]) -> "Vocabulary":
+        """The same vocabulary with more end-of-sequence ids."""
+        other = copy.copy(self)
+        other.stop_ids = tuple(dict.fromkeys([*self.stop_ids, *stop_ids]))
+        return other
 
     def encode(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of a marked text and, for each id, the offset in the unmarked text where it starts."""

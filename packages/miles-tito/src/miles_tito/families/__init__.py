@@ -9,11 +9,27 @@ from importlib import import_module
 from miles_core.errors import TokenError
 from miles_tito.families.family import Family
 
+_PLACE = "miles_tito.families."
 FAMILIES = {
-    "qwen3": "miles_tito.families.qwen:QWEN3",
-    "qwen3.5": "miles_tito.families.qwen:QWEN3_5",
-    "qwen3.6": "miles_tito.families.qwen:QWEN3_6",
-    "qwen3-next": "miles_tito.families.qwen:QWEN3_NEXT",
+    "qwen2.5": _PLACE + "qwen:QWEN2_5",
+    "qwen3": _PLACE + "qwen:QWEN3",
+    "qwen3-next": _PLACE + "qwen:QWEN3_NEXT",
+    "qwen3.5": _PLACE + "qwen:QWEN3_5",
+    "qwen3.6": _PLACE + "qwen:QWEN3_6",
+    "glm-4.7": _PLACE + "glm:GLM_4_7",
+    "glm-5": _PLACE + "glm:GLM_5",
+    "kimi-k2.5": _PLACE + "kimi:KIMI_K2_5",
+    "kimi-k2.6": _PLACE + "kimi:KIMI_K2_6",
+    "minimax-m2.5": _PLACE + "minimax:MINIMAX_M2_5",
+    "minimax-m2.7": _PLACE + "minimax:MINIMAX_M2_7",
+    "nemotron-3": _PLACE + "nemotron:NEMOTRON_3",
+    "deepseek-v3": _PLACE + "deepseek:DEEPSEEK_V3",
+    "deepseek-v3.1": _PLACE + "deepseek:DEEPSEEK_V3_1",
+    "deepseek-v3.2": _PLACE + "deepseek:DEEPSEEK_V3_2",
+    "deepseek-v4": _PLACE + "deepseek:DEEPSEEK_V4",
+    "gpt-oss": _PLACE + "gpt_oss:GPT_OSS",
+    "llama-3": _PLACE + "llama:LLAMA_3",
+    "mistral": _PLACE + "mistral:MISTRAL",
 }
 """Family names and where their data lies."""
 
