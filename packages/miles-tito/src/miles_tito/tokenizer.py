@@ -237,8 +237,11 @@ class ChatTokenizer:
     ) -> StreamParser:
         """A parser for one turn; see `parse`. prompt: text that ends in that turn's generation prompt, if known."""
         opening, closing = self._format.reasoning
-        prefill = self._profile.generation_prompt if prompt is None else self._deriver.prefill_of(prompt)
-        is_open = bool(opening) and prefill.rfind(opening) > prefill.rfind(closing)
+        written = self._profile.generation_prompt if prompt is None else prompt
+        prefill = self._deriver.prefill_of(written)
+        is_open = bool(opening) and (
+            written.rstrip().endswith(opening.rstrip()) or prefill.rfind(opening) > prefill.rfind(closing)
+        )
         return StreamParser(
             self._format,
             decode=self._vocabulary.decode,

@@ -50,27 +50,20 @@ class CallSyntax:
         self, tape: Tape, turn: Turn, *, reasoning: tuple[str, str], reasoning_open: bool, schemas: Schemas
     ) -> Steps[None]:
         """Reasoning, then content and calls until the end."""
-        if not reasoning_open:
-            blank = yield from tape.space()
-            reasoning_open = bool(reasoning[0]) and (yield from tape.accept(reasoning[0]))
-            if not reasoning_open:
-                turn.write("content", blank)
-        if reasoning_open:
+        blank = "" if reasoning_open else (yield from tape.space())
+        if reasoning_open or (reasoning[0] and (yield from tape.accept(reasoning[0]))):
             yield from _read_reasoning(tape, turn, reasoning[1])
-        yield from self._read_start(tape, turn, schemas)
+            blank = yield from tape.space()
+        elif reasoning[1] and (yield from tape.accept(reasoning[1])):
+            # The reasoning was closed before anything was written of it.
+            turn.mark(forget=True)
+            blank = yield from tape.space()
+        if self.read_start is not None and (yield from tape.peek()) == self.start:
+            tape.record()
+            blank = yield from self._read_calls(tape, turn, schemas, self.read_start, "", before=blank)
+        turn.write("content", blank)
         yield from self._read_content(tape, turn, schemas)
         turn.end("content")
-
-    def _read_start(self, tape: Tape, turn: Turn, schemas: Schemas) -> Steps[None]:
-        if self.read_start is None:
-            return
-        tape.record()
-        yield from tape.space()
-        if self.start and (yield from tape.peek()) == self.start:
-            yield from self._read_calls(tape, turn, schemas, self.read_start, "")
-        else:
-            tape.rewind()
-            tape.forget()
 
     def _read_content(self, tape: Tape, turn: Turn, schemas: Schemas) -> Steps[None]:
         inside = not self.section[0]
@@ -89,18 +82,23 @@ class CallSyntax:
             else:
                 inside = mark == self.section[0]
 
-    def _read_calls(self, tape: Tape, turn: Turn, schemas: Schemas, read: Reader, opening: str) -> Steps[None]:
+    def _read_calls(
+        self, tape: Tape, turn: Turn, schemas: Schemas, read: Reader, opening: str, *, before: str = ""
+    ) -> Steps[str]:
+        """Read calls, or keep their text. The result is what stood before them if they are content after all."""
         try:
             for call in (yield from read(tape, schemas)):
                 turn.call(call)
+            before = ""
         except NotACall:
             tape.rewind()
-            tape.forget()
         except Malformed as error:
             tape.rewind()
             body, closing = yield from self._read_raw(tape)
             turn.reject(body=body, raw=opening + body + closing, error=str(error))
+            before = ""
         tape.forget()
+        return before
 
     def _read_raw(self, tape: Tape) -> Steps[tuple[str, str]]:
         """Text of a call that cannot be read, and its closing mark if it has one."""

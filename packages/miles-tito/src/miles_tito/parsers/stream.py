@@ -34,6 +34,7 @@ class StreamParser:
         call_seed: int | str = 0,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        self._decode = decode
         self._pieces = TextPieces(decode) if decode else None
         self._stops = frozenset(stop_ids)
         self._held: list[int] = []
@@ -61,8 +62,11 @@ class StreamParser:
 
     def finish(self) -> list[Delta]:
         """The deltas of what was held back, when no more comes."""
-        self._tape.feed(self._pieces.finish() if self._pieces else "")
-        self._tape.end()
+        if self._pieces and self._decode:
+            self._tape.feed(self._pieces.finish())
+            self._tape.end(self._decode(self._held))
+        else:
+            self._tape.end()
         return self._advance("")
 
     def parse(self, piece: Sequence[int] | str) -> dict[str, Any]:

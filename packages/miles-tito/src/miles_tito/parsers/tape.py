@@ -22,6 +22,8 @@ class Tape:
         self._text = ""
         self._at = 0
         self._ended = False
+        self._stop = ""
+        self._stopped = False
         self._taken: list[str] = []
         self._recording = False
         self.examined = 0
@@ -32,9 +34,13 @@ class Tape:
         self._text = self._text[self._at :] + text
         self._at = 0
 
-    def end(self) -> None:
-        """No more comes."""
+    def end(self, stop: str = "") -> None:
+        """No more comes. stop: text of the stop token that ended the turn.
+
+        The stop counts as a mark where a reader expects just this one, and is nothing elsewhere.
+        """
         self._ended = True
+        self._stop = stop
 
     def record(self) -> None:
         """Keep what is read from here on, until `forget`."""
@@ -49,6 +55,7 @@ class Tape:
         self._text = self.taken() + self._text[self._at :]
         self._at = 0
         self._taken = []
+        self._stopped = False
 
     def forget(self) -> None:
         """Stop keeping what is read."""
@@ -73,7 +80,7 @@ class Tape:
                 text = self._take(found[0] - self._at)
                 return text, self._take(found[1] - found[0])
             if self._ended:
-                return self._take(len(self._text) - self._at), ""
+                return self._take(len(self._text) - self._at), self._take_stop(marks)
             certain = search.certain(self._text, self._at)
             if certain > self._at:
                 return self._take(certain - self._at), None
@@ -126,12 +133,20 @@ class Tape:
         while True:
             size = min(len(text), len(self._text) - self._at)
             self.examined += size
+            if size == 0 and self._ended:
+                return bool(self._take_stop((text,)))
             if not self._text.startswith(text[:size], self._at) or (size < len(text) and self._ended):
                 return False
             if size == len(text):
                 self._take(size)
                 return True
             yield
+
+    def _take_stop(self, marks: tuple[str, ...]) -> str:
+        if not self._stop or self._stopped or self._stop not in marks:
+            return ""
+        self._stopped = True
+        return self._stop
 
     def _take(self, size: int) -> str:
         text = self._text[self._at : self._at + size]

@@ -33,7 +33,7 @@ class Harmony:
             header, mark = yield from tape.until(_MESSAGE, *_ENDS)
             if mark != _MESSAGE:
                 # No message began: the text has no channel, and whatever it is must not be lost.
-                _write(turn, "content", header)
+                _write_stray(turn, header)
                 if not mark:
                     return
                 continue
@@ -46,10 +46,11 @@ class Harmony:
                 yield from _read_text(tape, turn, part)
 
 
-def _write(turn: Turn, part: Part, text: str) -> None:
-    turn.begin(part)
-    turn.write(part, text)
-    turn.end(part)
+def _write_stray(turn: Turn, text: str) -> None:
+    if text.strip():
+        turn.begin("content")
+        turn.write("content", text)
+        turn.end("content")
 
 
 def _read_text(tape: Tape, turn: Turn, part: Part) -> Steps[None]:
