@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from miles_core.errors import ConfigError
-from miles_router.pool import NoWorkerError, Pool, WorkerState
+from miles_router.pool import NoWorkerError, Pool
 from miles_router.urls import worker_url
+from miles_router.worker import WorkerState
 
 
 class Clock:

@@ -3,6 +3,7 @@
 import socket
 import threading
 
+import httpx
 import pytest
 
 
@@ -28,21 +29,21 @@ def test_an_answer_arrives_whole_however_it_is_framed(bench, raw_server, raw, st
     assert app.pool.workers[0].active == 0
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhe",
-        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnot a size\r\n",
-    ],
-)
-def test_a_chunked_answer_that_breaks_off_is_not_passed_off_as_whole(bench, raw_server, raw):
-    import httpx
-
+def test_a_chunked_answer_that_breaks_off_is_not_passed_off_as_whole(bench, raw_server):
     app, url = bench.router(health={"interval_s": 30.0})
-    app.pool.probe_succeeded(app.pool.add(raw_server(raw)), 0)
+    cut = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhe"
+    app.pool.probe_succeeded(app.pool.add(raw_server(cut)), 0)
     with pytest.raises(httpx.RemoteProtocolError):
         bench.client(url).post("/generate", json={})
-    assert app.pool.workers[0].failures == 1
+    assert (app.pool.workers[0].failures, app.pool.workers[0].active) == (1, 0)
+
+
+def test_a_chunked_answer_that_is_none_is_502(bench, raw_server):
+    app, url = bench.router(health={"interval_s": 30.0})
+    garbage = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nnot a size\r\n"
+    app.pool.probe_succeeded(app.pool.add(raw_server(garbage)), 0)
+    assert bench.client(url).post("/generate", json={}).status_code == 502
+    assert (app.pool.workers[0].failures, app.pool.workers[0].active) == (1, 0)
 
 
 def test_a_head_without_end_is_refused(bench, raw_server):

@@ -182,7 +182,15 @@ def test_workers_are_listed_with_state_load_and_version(bench):
     _, url = bench.router(worker)
     listed = bench.client(url).get("/list_workers").json()["workers"]
     assert listed == [
-        {"url": worker, "state": "healthy", "active": 0, "weight_version": 0, "failures": 0, "reason": ""}
+        {
+            "url": worker,
+            "state": "healthy",
+            "active": 0,
+            "picks": 0,
+            "weight_version": 0,
+            "failures": 0,
+            "reason": "",
+        }
     ]
 
 

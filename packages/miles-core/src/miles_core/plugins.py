@@ -39,6 +39,8 @@ SHAPES: Mapping[str, Shape] = {
     "data_sources": Shape(
         shown="(config, *, seed, base) -> DataSource", positional=1, keywords=("seed", "base"), waits="sync"
     ),
+    "router_policies": Shape(shown="(**options) -> Policy", waits="sync"),
+    "router_middleware": Shape(shown="(app, **options) -> ASGI app", positional=1, waits="sync"),
 }
 
 

@@ -13,7 +13,10 @@ from pydantic import BaseModel
 
 from miles_core.errors import ConfigError, MilesError
 from miles_router.answers import Gate, Receive, Scope, Send, error_body, error_type, send_error
+from miles_router.asgi_proxy import AsgiProxy
 from miles_router.config import RouterConfig
+from miles_router.front import Front
+from miles_router.front_connection import FrontConnection
 from miles_router.health import HealthChecker
 from miles_router.metrics import RouterMetrics
 from miles_router.pool import Pool
@@ -25,6 +28,7 @@ CONTROL_PATHS = frozenset(
     {"/add_worker", "/remove_worker", "/list_workers", "/weight_version", "/quarantine", "/health", "/metrics"}
 )
 """Answered by the router itself; every other path is proxied."""
+_CONTROL_PATHS = frozenset(path.encode() for path in CONTROL_PATHS)
 
 
 class WeightVersion(BaseModel):
@@ -36,6 +40,7 @@ class WeightVersion(BaseModel):
 class RouterApp(FastAPI):
     """A FastAPI app that hands every path but its own to the proxy, before any routing.
 
+    Under `serve.run`, proxied calls do not even reach it: `http_protocol` gives them to the proxy from the connection.
     sessions: an app that answers `/sessions...` in the same process, or None.
     """
 
@@ -44,18 +49,30 @@ class RouterApp(FastAPI):
         self.config = config
         self.sessions = sessions
         self.pool = Pool(
+            policy=config.policy.build(),
             failures=config.health.failures,
             max_active=config.max_active_per_worker,
             max_queue=config.max_queue,
+            head_start_s=config.priority_head_start_s,
             probe_interval_s=config.health.interval_s,
             max_backoff_s=config.health.max_backoff_s,
         )
         self.metrics = RouterMetrics(self.pool)
-        self.proxy: Proxy | None = None
         self.checker: HealthChecker | None = None
         self._gate = Gate(token=config.token, body_limit_bytes=config.body_limit_bytes)
+        self.front = Front(config, self._gate, is_direct=self._is_direct)
+        self._proxied: Any = self._forward
+        for middleware in reversed(config.middleware):
+            self._proxied = middleware.build(self._proxied)
         for url in config.workers:
             self.pool.add(url)
+
+    def http_protocol(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> Any:
+        """The protocol of one connection, as uvicorn asks for it."""
+        front = self.front
+        front.app, front.app_state, front.max_connections = config.loaded_app, app_state, config.limit_concurrency
+        front.connections, front.tasks = server_state.connections, server_state.tasks
+        return FrontConnection(front)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""
@@ -69,32 +86,48 @@ class RouterApp(FastAPI):
             return
         elif path in CONTROL_PATHS:
             await super().__call__(scope, receive, send)
-        elif self.proxy is None:
-            await send_error(send, 503, "the router has not started yet.", {"Retry-After": "1"})
         else:
-            await self.proxy(scope, receive, send)
+            await self._proxied(scope, receive, send)
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.front.proxy is None:
+            await send_error(send, 503, "the router is not running.", {"Retry-After": "1"})
+        else:
+            await AsgiProxy(self.front.proxy)(scope, receive, send)
+
+    def _is_direct(self, path: bytes) -> bool:
+        if self.config.middleware or path in _CONTROL_PATHS:
+            return False
+        return self.sessions is None or not (path == b"/sessions" or path.startswith(b"/sessions/"))
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(app, RouterApp)
-    config = app.config
+    config, front = app.config, app.front
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
-        upstream = Upstream(connect_s=config.connect_timeout_s, silence_s=config.idle_timeout_s)
+        upstream = Upstream(connect_s=config.connect_timeout_s)
         stack.callback(upstream.close)
         headers = {"authorization": f"Bearer {config.worker_token}"} if config.worker_token else None
         app.checker = HealthChecker(app.pool, session, timeout_s=config.health.timeout_s, headers=headers)
-        app.proxy = Proxy(app.pool, config, app.metrics, upstream)
-        probing = asyncio.create_task(app.checker.run())
+        front.proxy = Proxy(app.pool, config, app.metrics, upstream)
+        stack.callback(front.close)
+        stack.callback(front.proxy.close)
+        for watch in (app.checker.run(), front.proxy.run(), front.run()):
+            stack.push_async_callback(_cancel, asyncio.create_task(watch))
         if app.sessions is not None:
             await stack.enter_async_context(app.sessions.router.lifespan_context(app.sessions))
         try:
             yield
         finally:
-            probing.cancel()
-            with suppress(asyncio.CancelledError):
-                await probing
+            front.proxy = None
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
 
 
 def create_router_app(config: RouterConfig, *, sessions: FastAPI | None = None) -> RouterApp:

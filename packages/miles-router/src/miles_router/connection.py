@@ -1,131 +1,160 @@
-"""One connection to a worker: a protocol that parses one answer at a time."""
+"""One connection to a worker: sends a request, parses an answer, and tells its reader once for every read."""
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 
-PAUSE_BYTES = 1 << 17
-"""Bytes of an answer that may wait for their reader; beyond them the worker is held back."""
+from miles_router.headers import Field
+
 HEAD_BYTES = 1 << 16
 """Largest head of an answer."""
 
 
-class Connection(asyncio.Protocol):
-    """Sends one request, parses one answer, and tells whether it can do so again.
+class AnswerReader(Protocol):
+    """Who sent the request on a connection."""
 
-    Its reader calls `take` for what has come and `wait` for more. failure: why nothing more will come.
+    def progress(self) -> None:
+        """More of the answer came: its head, its body, its end."""
+
+    def lost(self) -> None:
+        """No more will come, though the answer is not complete; `failure` says why."""
+
+    def worker_is_slow(self) -> None:
+        """The worker does not read the request as fast as it is written."""
+
+    def worker_reads_on(self) -> None:
+        """The worker reads again."""
+
+
+class Connection(asyncio.Protocol):
+    """One exchange at a time. Between exchanges it has no reader and must stay silent.
+
+    failure: why nothing more will come. touched: when something last went over it, by the loop's clock.
     """
 
     def __init__(self) -> None:
         self._transport: Any = None
-        self._parser: Any = None
-        self._changed: asyncio.Future[None] | None = None
-        self._writable: asyncio.Future[None] | None = None
-        self._paused = False
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._loop = asyncio.get_running_loop()
         self.failure: str | None = None
-        self._reset(head_only=False)
-        self.complete = True
-
-    def _reset(self, *, head_only: bool) -> None:
-        self._parts: list[bytes] = []
-        self._waiting = 0
-        self._head_only = head_only
+        self.reader: AnswerReader | None = None
+        self.exchanges = 0
+        """Requests it was given so far."""
+        self.touched = 0.0
+        self.paused = False
         self._keep_alive = False
+        self.complete = True
+        self._begin_answer(head_only=False)
+
+    def _begin_answer(self, *, head_only: bool) -> None:
+        self._head_only = head_only
+        self._parts: list[bytes] = []
         self.received = 0
         self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.declared_length: int | None = None
+        self.headers: list[Field] = []
+        self.length: int | None = None
         self.has_head = False
-        self.complete = False
 
     @property
     def reusable(self) -> bool:
         """True when the last exchange ended cleanly and the worker keeps the connection."""
-        return self.complete and self._keep_alive and self.failure is None and not self._parts
+        return self.complete and self._keep_alive and self.failure is None
 
-    def begin(self, request: bytes, *, head_only: bool) -> None:
-        """Write the head of a request, or all of it. head_only: the answer has no body whatever its head says."""
-        self._reset(head_only=head_only)
-        self._parser = httptools.HttpResponseParser(self)
+    def begin(self, request: bytes, reader: AnswerReader, *, head_only: bool) -> None:
+        """Write a request, or its beginning. head_only: the answer has no body whatever its head says."""
+        self._begin_answer(head_only=head_only)
+        self.complete = False
+        self.reader = reader
+        self.exchanges += 1
+        self.touched = self._loop.time()
         self._transport.write(request)
 
-    async def write(self, data: bytes) -> None:
-        """Write more of the request; waits while the worker does not read. ConnectionError when it is gone."""
-        if self._writable is not None:
-            await self._writable
-        if self.failure is not None:
-            raise ConnectionError(self.failure)
+    def write(self, data: bytes) -> None:
+        """Write more of the request."""
+        self.touched = self._loop.time()
         self._transport.write(data)
 
     def take(self) -> bytes:
         """What of the body has come and was not taken yet."""
-        if not self._parts:
+        parts = self._parts
+        if not parts:
             return b""
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        self._parts.clear()
-        self._waiting = 0
-        if self._paused and self.failure is None:
-            self._paused = False
-            self._transport.resume_reading()
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._parts = []
         return data
 
-    async def wait(self) -> None:
-        """Return when something changed: the head, more of the body, its end, or a failure."""
-        if self.failure is not None:
-            return
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
+    def pause(self) -> None:
+        """Hold the worker back."""
+        if not self.paused and self.failure is None:
+            self.paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Let the worker send on."""
+        if self.paused:
+            self.paused = False
+            self.touched = self._loop.time()
+            if self.failure is None:
+                self._transport.resume_reading()
 
     def cut(self) -> None:
-        """Close without ceremony."""
+        """Close without ceremony; the reader hears nothing of it."""
+        self.reader = None
         if self.failure is None:
-            self._fail("the connection was closed here")
-            self._transport.abort()
-
-    # What the event loop calls.
+            self.failure = "the connection was closed here"
+            if self._transport is not None:
+                self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A connection came about."""
         self._transport = transport
+        if self.failure is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        self.received += len(data)
-        if self.complete:
+        reader = self.reader
+        if reader is None:
             # Nobody asked: whatever this is, the connection cannot be trusted with the next call.
             self.cut()
             return
+        self.touched = self._loop.time()
+        self.received += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
             self._fail(f"not HTTP: {error}")
-            self._transport.abort()
             return
-        if not self.has_head and self.received > HEAD_BYTES:
+        if self.has_head:
+            reader.progress()
+        elif self.received > HEAD_BYTES:
             self._fail(f"a head of more than {HEAD_BYTES} bytes")
-            self._transport.abort()
-        if self._waiting > PAUSE_BYTES and not self._paused and self.failure is None:
-            self._paused = True
-            self._transport.pause_reading()
-        self._notify()
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
-        if self.has_head and not self.complete and error is None and self._ends_at_close():
+        reader = self.reader
+        ended = self.has_head and error is None and self.failure is None and self._ends_at_close()
+        if self.failure is None:
+            self.failure = str(error) if error else "the connection was closed"
+        if reader is None:
+            return
+        if ended and not self.complete:
             self.complete = True
-        self._fail(str(error) if error else "the connection was closed")
+            reader.progress()
+        elif not self.complete:
+            self.reader = None
+            reader.lost()
 
     def pause_writing(self) -> None:
         """The worker does not read as fast as is written."""
-        self._writable = asyncio.get_running_loop().create_future()
+        if self.reader is not None:
+            self.reader.worker_is_slow()
 
     def resume_writing(self) -> None:
         """The worker reads again."""
-        if self._writable is not None and not self._writable.done():
-            self._writable.set_result(None)
-        self._writable = None
+        if self.reader is not None:
+            self.reader.worker_reads_on()
 
     # What the parser calls.
 
@@ -134,41 +163,43 @@ class Connection(asyncio.Protocol):
         name = name.lower()
         self.headers.append((name, value))
         if name == b"content-length":
-            self.declared_length = int(value)
+            self.length = int(value)
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """The head is whole; one of the 1xx kind only announces the real one."""
         self.status = self._parser.get_status_code()
         if self.status < 200:
             self.headers = []
+            self.length = None
             return
         self.has_head = True
         self._keep_alive = self._parser.should_keep_alive()
         if self._head_only:
+            # The parser would wait for the body that the head speaks of.
             self._keep_alive = False
             self.complete = True
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
         self._parts.append(data)
-        self._waiting += len(data)
 
     def on_message_complete(self) -> None:
-        """The answer is whole; one of the 1xx kind only announces the real one."""
-        if self.status >= 200:
+        """The answer is whole."""
+        if self.has_head:
             self.complete = True
 
     def _ends_at_close(self) -> bool:
         chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-        return self.declared_length is None and not chunked
+        return self.length is None and not chunked
 
     def _fail(self, reason: str) -> None:
-        if self.failure is None:
-            self.failure = reason
-        self.resume_writing()
-        self._notify()
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, None
-        if changed is not None and not changed.done():
-            changed.set_result(None)
+        self.failure = reason
+        self._transport.abort()
+        reader = self.reader
+        if reader is None:
+            return
+        if self.complete:  # what is wrong came behind a whole answer
+            reader.progress()
+        else:
+            self.reader = None
+            reader.lost()

@@ -5,8 +5,9 @@ from typing import Any
 
 import aiohttp
 
-from miles_router.pool import Pool, Worker
+from miles_router.pool import Pool
 from miles_router.versions import weight_version
+from miles_router.worker import Worker
 
 
 class HealthChecker:

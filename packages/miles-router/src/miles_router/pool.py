@@ -2,61 +2,18 @@
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any
 
-from miles_core.errors import DeadlineError, MilesError
+from miles_core.errors import DeadlineError, MilesError, PluginError
+from miles_router.facts import RequestFacts
+from miles_router.policies.least_active import LeastActive
+from miles_router.policies.policy import Policy
+from miles_router.queue import Waiter, WaitQueue
+from miles_router.worker import Worker, WorkerState
 
-
-class WorkerState(StrEnum):
-    """What the router thinks of a worker."""
-
-    PROBING = "probing"
-    """New, or at another weight version: gets no calls until a probe clears it. Back from quarantine: on trial, it
-    takes one call at a time until one succeeds."""
-    HEALTHY = "healthy"
-    QUARANTINED = "quarantined"
-    """Gets no calls until a probe finds it answering and at the current weight version."""
-    DRAINING = "draining"
-    """Gets no new calls and is removed when its last one ends."""
-
-
-@dataclass(slots=True, eq=False)
-class Worker:
-    """One engine behind the router. Only its pool changes it."""
-
-    url: str
-    state: WorkerState = WorkerState.PROBING
-    active: int = 0
-    weight_version: int | None = None
-    """The version its last probe reported; None when unknown or not a number."""
-    failures: int = 0
-    """Failed calls and probes in all."""
-    consecutive: int = 0
-    """Failed calls since the last success."""
-    missed_probes: int = 0
-    trial: bool = False
-    seen: bool = False
-    """True once it was healthy; a worker that is still starting is probed more often, not less."""
-    reason: str = ""
-    """Why it is in quarantine."""
-    turn: int = 0
-    """Number of the pick it was last chosen by; the longest unpicked wins a tie."""
-    next_probe_at: float = 0.0
-
-    def view(self) -> Mapping[str, Any]:
-        """The entry of `/list_workers`."""
-        return {
-            "url": self.url,
-            "state": str(self.state),
-            "active": self.active,
-            "weight_version": self.weight_version,
-            "failures": self.failures,
-            "reason": self.reason,
-        }
+NO_FACTS = RequestFacts()
+"""Of a call that says nothing about itself."""
 
 
 class NoWorkerError(MilesError):
@@ -88,23 +45,29 @@ class Lease:
 
 @dataclass(eq=False)
 class Pool:
-    """Least active worker first, ties to the one that waited longest; calls that find none wait in order.
+    """Gives each call a place on the worker that the policy chooses; calls that find none wait in order.
 
-    failures: consecutive failures that quarantine. max_active: calls per worker, 0 for no limit. All methods run on
-    one event loop and none but `acquire` waits.
+    failures: consecutive failures that quarantine. max_active: calls per worker, 0 for no limit. head_start_s: what a
+    step of priority is worth in the queue. All methods run on one event loop and none but `acquire` waits.
     """
 
+    policy: Policy = field(default_factory=LeastActive)
     failures: int = 3
     max_active: int = 0
     max_queue: int = 4096
+    head_start_s: float = 5.0
     probe_interval_s: float = 1.0
     max_backoff_s: float = 10.0
     clock: Callable[[], float] = time.monotonic
     version: int | None = None
     """The weight version that workers must report; None admits any."""
     _workers: dict[str, Worker] = field(default_factory=dict)
-    _waiters: "deque[asyncio.Future[Lease]]" = field(default_factory=deque)
+    _admitted: list[Worker] | None = None
+    """Workers that calls may go to as far as state and version decide; None when that has to be found out anew."""
     _picks: int = 0
+
+    def __post_init__(self) -> None:
+        self._queue = WaitQueue(head_start_s=self.head_start_s, clock=self.clock)
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -114,15 +77,17 @@ class Pool:
     @property
     def waiting(self) -> int:
         """Calls that wait for a worker."""
-        return sum(not waiter.done() for waiter in self._waiters)
+        return len(self._queue)
 
     def add(self, url: str) -> Worker:
         """Add a worker on probation; one that is there stays as it is, one that drains comes back on probation."""
         worker = self._workers.get(url)
         if worker is None:
             worker = self._workers[url] = Worker(url)
+            self.policy.added(worker)
         elif worker.state is WorkerState.DRAINING:
             worker.state, worker.trial, worker.next_probe_at = WorkerState.PROBING, False, 0.0
+        self._admitted = None
         return worker
 
     def remove(self, url: str) -> Worker | None:
@@ -130,6 +95,7 @@ class Pool:
         worker = self._workers.get(url)
         if worker is not None:
             worker.state = WorkerState.DRAINING
+            self._admitted = None
             self._drop_if_drained(worker)
         return worker
 
@@ -144,6 +110,7 @@ class Pool:
     def set_version(self, version: int) -> None:
         """From now on admit only workers that report `version`; all are due for a probe."""
         self.version = version
+        self._admitted = None
         for worker in self._workers.values():
             worker.next_probe_at = 0.0
         self._wake()
@@ -156,6 +123,7 @@ class Pool:
     def probe_succeeded(self, worker: Worker, version: int | None) -> None:
         """A probe found the worker answering, at `version`."""
         worker.weight_version, worker.missed_probes = version, 0
+        self._admitted = None
         worker.next_probe_at = self.clock() + self.probe_interval_s
         if worker.state is WorkerState.DRAINING:
             return
@@ -201,44 +169,46 @@ class Pool:
     def released(self, worker: Worker) -> None:
         """A call to the worker ended, whatever its outcome."""
         worker.active -= 1
-        self._drop_if_drained(worker)
-        self._wake()
+        self.policy.released(worker)
+        if worker.state is WorkerState.DRAINING:
+            self._drop_if_drained(worker)
+        if self._queue:
+            self._wake()
 
-    def try_acquire(self, exclude: Collection[str] = ()) -> Lease | None:
-        """A place on the best worker outside `exclude`, or None."""
-        best: Worker | None = None
-        for worker in self._workers.values():
-            if worker.url in exclude or not self._takes_calls(worker):
-                continue
-            if best is None or (worker.active, worker.turn) < (best.active, best.turn):
-                best = worker
-        if best is None:
+    def try_acquire(self, exclude: Collection[str] = (), facts: RequestFacts = NO_FACTS) -> Lease | None:
+        """A place on the worker that the policy chooses outside `exclude`; None when no worker takes calls.
+
+        PluginError when the policy fails or chooses another worker than it was offered.
+        """
+        candidates = self._candidates(exclude)
+        if not candidates:
             return None
+        worker = self._chosen(candidates, facts)
         self._picks += 1
-        best.turn = self._picks
-        best.active += 1
-        return Lease(best, self)
+        worker.turn = self._picks
+        worker.picks += 1
+        worker.active += 1
+        self.policy.picked(worker, facts)
+        return Lease(worker, self)
 
-    async def acquire(self, *, timeout_s: float) -> Lease:
-        """A place on the best worker, after those that wait already; NoWorkerError past the deadline."""
-        if not self.waiting and (lease := self.try_acquire()):
+    async def acquire(self, *, timeout_s: float, facts: RequestFacts = NO_FACTS, priority: int = 0) -> Lease:
+        """A place on a worker, in its turn after those that wait already; NoWorkerError past the deadline."""
+        if not self._queue and (lease := self.try_acquire(facts=facts)):
             return lease
-        if len(self._waiters) >= self.max_queue:
-            raise NoWorkerError(f"{len(self._waiters)} calls wait for a worker already, which is the limit.")
-        waiter: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        if len(self._queue) >= self.max_queue:
+            raise NoWorkerError(f"{len(self._queue)} calls wait for a worker already, which is the limit.")
+        waiter = self._queue.join(facts, priority)
         try:
             async with asyncio.timeout(timeout_s):
-                return await waiter
+                return await waiter.granted
         except TimeoutError as error:
-            self._give_back(waiter)
+            _give_back(waiter)
             raise NoWorkerError(f"no worker took the call within {timeout_s:g} s: {self.why_none()}.") from error
         except BaseException:
-            self._give_back(waiter)
+            _give_back(waiter)
             raise
         finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            self._queue.leave(waiter)
 
     def why_none(self) -> str:
         """What keeps the workers from taking calls, for an error message."""
@@ -257,16 +227,32 @@ class Pool:
                 raise DeadlineError(f"waited {timeout_s:g} s for the last call of {url} to end.")
             await asyncio.sleep(0.01)
 
-    def _give_back(self, waiter: "asyncio.Future[Lease]") -> None:
-        if waiter.done() and not waiter.cancelled():
-            waiter.result().release()
+    def _candidates(self, exclude: Collection[str]) -> list[Worker]:
+        """Workers that may take a call now."""
+        admitted = self._admitted
+        if admitted is None:
+            admitted = self._admitted = [w for w in self._workers.values() if self._is_admitted(w)]
+        if not exclude and not self.max_active and not any(worker.trial for worker in admitted):
+            return admitted
+        return [worker for worker in admitted if worker.url not in exclude and self._has_room(worker)]
 
-    def _takes_calls(self, worker: Worker) -> bool:
-        if not self._right_version(worker):
-            return False
-        if worker.state is WorkerState.HEALTHY:
-            return not self.max_active or worker.active < self.max_active
-        return worker.state is WorkerState.PROBING and worker.trial and worker.active == 0
+    def _chosen(self, candidates: Sequence[Worker], facts: RequestFacts) -> Worker:
+        try:
+            worker = self.policy.choose(candidates, facts)
+        except Exception as error:
+            raise PluginError(f"the policy {type(self.policy).__name__} failed: {error!r}.") from error
+        if worker not in candidates:
+            raise PluginError(
+                f"the policy {type(self.policy).__name__}: expected one of the candidates, found {worker!r}."
+            )
+        return worker
+
+    def _is_admitted(self, worker: Worker) -> bool:
+        on_trial = worker.state is WorkerState.PROBING and worker.trial
+        return self._right_version(worker) and (worker.state is WorkerState.HEALTHY or on_trial)
+
+    def _has_room(self, worker: Worker) -> bool:
+        return worker.active < (1 if worker.trial else self.max_active or worker.active + 1)
 
     def _right_version(self, worker: Worker) -> bool:
         return self.version is None or worker.weight_version == self.version
@@ -274,23 +260,35 @@ class Pool:
     def _admit(self, worker: Worker) -> None:
         worker.state, worker.trial, worker.seen = WorkerState.HEALTHY, False, True
         worker.consecutive, worker.missed_probes, worker.reason = 0, 0, ""
+        self._admitted = None
 
     def _quarantine(self, worker: Worker, reason: str) -> None:
         worker.reason = reason
         if worker.state is not WorkerState.DRAINING:
             worker.state, worker.trial = WorkerState.QUARANTINED, False
+            self._admitted = None
             worker.next_probe_at = max(worker.next_probe_at, self.clock() + self.probe_interval_s)
 
     def _drop_if_drained(self, worker: Worker) -> None:
-        if worker.state is WorkerState.DRAINING and worker.active == 0:
-            self._workers.pop(worker.url, None)
+        if worker.state is WorkerState.DRAINING and worker.active == 0 and worker.url in self._workers:
+            del self._workers[worker.url]
+            self._admitted = None
+            self.policy.removed(worker)
 
     def _wake(self) -> None:
-        while self._waiters:
-            if self._waiters[0].done():
-                self._waiters.popleft()
+        while waiter := self._queue.first():
+            try:
+                lease = self.try_acquire(facts=waiter.facts)
+            except PluginError as error:
+                waiter.granted.set_exception(error)
                 continue
-            lease = self.try_acquire()
             if lease is None:
                 return
-            self._waiters.popleft().set_result(lease)
+            self._queue.leave(waiter)
+            waiter.granted.set_result(lease)
+
+
+def _give_back(waiter: Waiter) -> None:
+    granted = waiter.granted
+    if granted.done() and not granted.cancelled() and granted.exception() is None:
+        granted.result().release()

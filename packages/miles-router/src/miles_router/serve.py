@@ -138,6 +138,7 @@ class _Server(uvicorn.Server):
 def _uvicorn_config(app: Any, log_level: str, max_connections: int | None, drain_s: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=getattr(app, "http_protocol", "auto"),  # an app may bring the protocol of its connections
         log_level=log_level,
         access_log=False,
         server_header=False,

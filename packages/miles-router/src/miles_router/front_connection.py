@@ -1,0 +1,457 @@
+"""One caller's connection: HTTP/1.1 requests in their order, each proxied directly or given to the app."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import httptools
+
+from miles_router.answers import error_answer
+from miles_router.asgi_call import AsgiCall
+from miles_router.exchange import Exchange
+from miles_router.front import STATUS_LINES, Front
+from miles_router.headers import Field
+
+HEAD_BYTES = 1 << 16
+"""Largest head of a request."""
+DISCARD_BYTES = 1 << 23
+"""Of a body that nobody wants, so much is read to let its sender see the answer."""
+NEVER = float("inf")
+
+
+class FrontRequest:
+    """One request as far as it has come, and who answers it."""
+
+    __slots__ = (
+        "answered",
+        "app_call",
+        "complete",
+        "discarded",
+        "exchange",
+        "expects_continue",
+        "headers",
+        "http_version",
+        "keep_alive",
+        "length",
+        "method",
+        "parts",
+        "refused",
+        "size",
+        "target",
+    )
+
+    def __init__(self, method: bytes, target: bytes, headers: list[Field]) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.http_version = "1.1"
+        self.keep_alive = True
+        self.length: int | None = None
+        self.expects_continue = False
+        self.parts: list[bytes] = []
+        """Of the body: what came and was not handed on."""
+        self.size = 0
+        self.complete = False
+        self.discarded = 0
+        self.exchange: Exchange | None = None
+        self.app_call: AsgiCall | None = None
+        self.refused = False
+        self.answered = False
+
+
+class FrontConnection(asyncio.Protocol):
+    """Parses requests; writes answers as an exchange's or an app call's `Caller`.
+
+    deadline: when the connection is given up, by the loop's clock; the answer to a request has none here, its worker
+    is watched instead.
+    """
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+        self._loop = asyncio.get_running_loop()
+        self.transport: Any = None
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self.deadline = NEVER
+        self._target = b""
+        self._headers: list[Field] = []
+        self._head_bytes = 0
+        self._incoming: FrontRequest | None = None
+        """The request whose body is being read."""
+        self._current: FrontRequest | None = None
+        """The request that is being answered."""
+        self._line: deque[FrontRequest] = deque()
+        """Requests that came before the answer to an earlier one: their turn comes."""
+        self._held = False
+        self._reading = True
+        self._closing = False
+        """True when no further request is taken."""
+        self._gone = False
+        self._head = b""
+        """Of the answer: written with the first piece of its body."""
+        self._chunked = False
+        self._bodiless = False
+        self._writable = True
+        self.can_write = asyncio.Event()
+        self.can_write.set()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A caller came."""
+        self.transport = transport
+        self.deadline = self._loop.time() + self.front.config.head_timeout_s
+        if not self.front.opened(self):
+            self._give_up(503, "the router has as many connections as it may have.", {"Retry-After": "1"})
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        if self._closing and self._incoming is None and not self._head_bytes:
+            return
+        incoming = self._incoming
+        if incoming is None:
+            if not self._head_bytes and self._current is None:
+                self.deadline = self._loop.time() + self.front.config.head_timeout_s
+            self._head_bytes += len(data)
+        elif incoming is self._current and not incoming.answered:
+            self.deadline = self._loop.time() + self.front.config.body_timeout_s
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Another protocol was offered and is not taken; what follows on this connection cannot be told apart.
+            self._closing = True
+        except (httptools.HttpParserError, ValueError) as error:
+            self._bad_request(400, f"expected an HTTP/1.1 request, found something else: {error}.")
+            return
+        if self._incoming is None and self._head_bytes > HEAD_BYTES:
+            self._bad_request(431, f"expected a head of at most {HEAD_BYTES} bytes, found more.")
+        elif self._line:
+            self._update_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """The caller is gone."""
+        self._gone = self._closing = True
+        self.front.closed(self)
+        self._line.clear()
+        self.can_write.set()
+        request = self._current
+        if request is not None:
+            if request.exchange is not None:
+                request.exchange.caller_gone()
+            if request.app_call is not None:
+                request.app_call.caller_gone()
+
+    def pause_writing(self) -> None:
+        """The caller does not read as fast as is written."""
+        self._writable = False
+        self.can_write.clear()
+        self.deadline = self._loop.time() + self.front.config.body_timeout_s
+        if self._current is not None and self._current.exchange is not None:
+            self._current.exchange.caller_is_slow()
+
+    def resume_writing(self) -> None:
+        """The caller reads again."""
+        self._writable = True
+        self.can_write.set()
+        self.deadline = NEVER if self._current is not None else self.deadline
+        if self._current is not None and self._current.exchange is not None:
+            self._current.exchange.caller_reads_on()
+
+    # What the server and its front call.
+
+    def shutdown(self) -> None:
+        """Take no further request; end when the answer under way is complete."""
+        self._closing = True
+        if self._current is None and not self._head_bytes:
+            self.transport.close()
+
+    def expire(self) -> None:
+        """A deadline passed."""
+        request = self._current
+        self.deadline = NEVER
+        idle = not self._head_bytes if request is None else request.answered
+        if idle or self._closing or not self._writable:
+            self.cut()
+        else:
+            self._bad_request(408, "the request did not come in time.")
+
+    def cut(self) -> None:
+        """Close without ceremony."""
+        self._closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        self._target = b""
+        self._headers = []
+
+    def on_url(self, url: bytes) -> None:
+        """The request's target, or a piece of it."""
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One field of the head."""
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        parser = self._parser
+        request = FrontRequest(parser.get_method(), self._target, self._headers)
+        request.http_version = parser.get_http_version()
+        # An HTTP/1.0 caller is not told of kept connections, which it would have to ask for.
+        request.keep_alive = request.http_version == "1.1" and parser.should_keep_alive()
+        for name, value in self._headers:
+            if name == b"content-length":
+                request.length = int(value)
+            elif name == b"expect":
+                request.expects_continue = value.lower() == b"100-continue"
+        self._incoming = request
+        if self._current is None:
+            self._open(request)
+        else:
+            self._line.append(request)
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the body."""
+        request = self._incoming
+        assert request is not None
+        if request is self._current:
+            self._take(request, data)
+        else:
+            request.parts.append(data)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        request, self._incoming = self._incoming, None
+        self._head_bytes = 0
+        if request is not None:
+            request.complete = True
+            if request is self._current:
+                self._completed(request)
+
+    # From a request to who answers it.
+
+    def _open(self, request: FrontRequest) -> None:
+        """Its turn has come: its head is known, its body may not be."""
+        self._current = request
+        front = self.front
+        self.deadline = self._loop.time() + front.config.body_timeout_s
+        if request.method == b"CONNECT":
+            request.keep_alive = False
+            self._refuse(request, 405, "this is no forward proxy: CONNECT is not served.", {"Allow": "GET, POST"})
+            return
+        path = request.target.partition(b"?")[0]
+        if not path.startswith(b"/"):
+            path = self._origin_form(request)
+        direct = front.is_direct(unquote_to_bytes(path) if b"%" in path else path)
+        if direct and (refusal := front.gate.refusal({"headers": request.headers})) is not None:
+            self._refuse(request, refusal.status, refusal.message, dict(refusal.headers))
+            return
+        if request.expects_continue and not request.complete:
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not direct:
+            request.app_call = AsgiCall(self, request, path)
+
+    def _origin_form(self, request: FrontRequest) -> bytes:
+        """The path of a target in absolute form, which is what remains of it; `*` and authorities have none."""
+        if b"://" not in request.target:
+            return b"/" + request.target
+        rest = request.target.partition(b"://")[2]
+        slash = rest.find(b"/")
+        request.target = rest[slash:] if slash >= 0 else b"/"
+        return request.target.partition(b"?")[0]
+
+    def _take(self, request: FrontRequest, data: bytes) -> None:
+        """A piece of the current request's body."""
+        config = self.front.config
+        request.size += len(data)
+        if request.refused or request.answered:
+            request.discarded += len(data)
+            if request.discarded > DISCARD_BYTES:
+                self.cut()
+        elif request.app_call is not None:
+            request.app_call.more_body(data)
+        elif request.size > config.body_limit_bytes:
+            message = f"expected a body of at most {config.body_limit_bytes} bytes, found more."
+            if request.exchange is None:
+                self._refuse(request, 413, message)
+            else:
+                request.refused = True
+                request.exchange.refuse(413, message)
+        elif request.exchange is not None:
+            request.exchange.more_body(data, last=False)
+        else:
+            request.parts.append(data)
+            if request.size > config.replay_bytes:
+                self._start(request)
+
+    def _completed(self, request: FrontRequest) -> None:
+        """The current request's body is whole."""
+        self.deadline = NEVER
+        if request.answered:
+            self._next()
+        elif request.app_call is not None:
+            request.app_call.body_ends()
+        elif request.exchange is not None:
+            request.exchange.more_body(b"", last=True)
+        elif not request.refused:
+            self._start(request)
+
+    def _start(self, request: FrontRequest) -> None:
+        proxy = self.front.proxy
+        if proxy is None:
+            self._refuse(request, 503, "the router is not running.", {"Retry-After": "1"})
+            return
+        parts = request.parts
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        request.parts = []
+        exchange = request.exchange = proxy.exchange(self, request.method, request.target, request.headers)
+        exchange.start(body, length=request.length, complete=request.complete)
+
+    def _refuse(self, request: FrontRequest, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        request.refused = True
+        fields, body = error_answer(status, message, headers)
+        if not request.complete and not (request.length is not None and request.length <= DISCARD_BYTES):
+            request.keep_alive = False
+        self.begin(status, fields, len(body))
+        self.write(body, last=True)
+
+    # The answer.
+
+    def begin(self, status: int, headers: Sequence[Field], length: int | None) -> None:
+        """See `Caller`."""
+        request = self._current
+        assert request is not None
+        lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status]
+        lines += [name + b": " + value for name, value in headers]
+        self._bodiless = request.method == b"HEAD" or status in (204, 304)
+        self._chunked = False
+        if length is not None:
+            if status != 204:
+                lines.append(b"content-length: %d" % length)
+        elif not self._bodiless:
+            self._chunked = request.http_version == "1.1"
+            if self._chunked:
+                lines.append(b"transfer-encoding: chunked")
+        lines.append(self.front.date_line)
+        if self._closing or not request.keep_alive:
+            request.keep_alive = False
+            lines.append(b"connection: close")
+        lines.append(b"\r\n")
+        self._head = b"\r\n".join(lines)
+
+    def write(self, data: bytes, *, last: bool) -> None:
+        """See `Caller`."""
+        if self._gone:
+            return
+        head = self._head
+        if self._bodiless:
+            data = b""
+        elif self._chunked:
+            if data:
+                data = b"%b%x\r\n%b\r\n" % (head, len(data), data)
+                head = b""
+            if last:
+                data += b"0\r\n\r\n"
+        if head or data:
+            self._head = b""
+            self.transport.write(head + data if head else data)
+        if last:
+            self._answered()
+
+    def broken(self) -> None:
+        """See `Caller`."""
+        self._closing = True
+        if self._gone:
+            return
+        if self._chunked:
+            # Without the last chunk it does not look whole; what was written is still delivered.
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def hold(self) -> None:
+        """See `Caller`."""
+        self._held = True
+        self._update_reading()
+
+    def carry_on(self) -> None:
+        """See `Caller`."""
+        self._held = False
+        self._update_reading()
+
+    def _answered(self) -> None:
+        request = self._current
+        assert request is not None
+        request.answered = True
+        if request.complete:
+            self._next()
+        else:
+            # The rest of a body that nobody needs is read, so that the caller gets to see the answer.
+            self.carry_on()
+            self.deadline = self._loop.time() + self.front.config.head_timeout_s
+
+    def _next(self) -> None:
+        """The current request is over."""
+        request = self._current
+        self._current = None
+        config = self.front.config
+        if self._closing or request is None or not request.keep_alive:
+            self._closing = True
+            self.deadline = self._loop.time() + config.body_timeout_s  # to read what was written
+            self.transport.close()
+            return
+        if self._line:
+            # From the loop, so that a thousand short requests in one read do not nest a thousand deep.
+            self._loop.call_soon(self._next_in_line)
+        elif self._head_bytes:
+            self.deadline = self._loop.time() + config.head_timeout_s
+        else:
+            self.deadline = self._loop.time() + config.keep_alive_s
+
+    def _next_in_line(self) -> None:
+        if not self._line or self._current is not None or self._gone:
+            return
+        request = self._line.popleft()
+        self._update_reading()
+        parts, request.parts = request.parts, []
+        complete, request.complete = request.complete, False
+        self._open(request)
+        for part in parts:
+            self._take(request, part)
+        request.complete = complete
+        if complete and request is self._current:
+            self._completed(request)
+
+    def _update_reading(self) -> None:
+        reading = not self._held and not self._line
+        if reading != self._reading and not self._gone:
+            self._reading = reading
+            if reading:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def _bad_request(self, status: int, message: str) -> None:
+        """What came is no request, or not the rest of one: answer if that is still possible, and close."""
+        current = self._current
+        if current is not None and current is not self._incoming:
+            # An earlier request is still being answered; it ends properly, nothing after it does.
+            self._closing = True
+            self._line.clear()
+            return
+        if current is not None and (current.exchange is not None or current.app_call is not None):
+            self.cut()
+            return
+        self._give_up(status, message)
+
+    def _give_up(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        """Answer and close, whatever was going on."""
+        request = self._current = FrontRequest(b"GET", b"/", [])
+        request.complete, request.keep_alive = True, False
+        self._incoming = None
+        self._refuse(request, status, message, headers)

@@ -1,0 +1,1 @@
+"""What may stand around the proxied calls: one kind a file."""

@@ -1,0 +1,1 @@
+"""Which worker gets a call: one policy a file."""
