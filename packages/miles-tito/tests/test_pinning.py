@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from miles_core.errors import TokenError
-from miles_tito import Profile
+from miles_tito import ChatTokenizer, Profile, Transcript
 from miles_tito.pinning import differences, pinned
+from miles_tito.proof import Prover
+from miles_tito.vocabulary import Vocabulary
 
 
 def test_a_profile_survives_its_file(chat_for, tmp_path):
@@ -82,3 +84,41 @@ def test_a_pin_that_no_longer_holds_is_refused_with_what_changed(chat_for, tmp_p
 def test_a_pin_that_is_not_there_is_refused(chat_for, tmp_path):
     with pytest.raises(TokenError, match="cannot be read"):
         pinned(tmp_path / "missing.json", chat_for("chatml").profile)
+
+
+@pytest.fixture
+def folder(tmp_path, template_file):
+    Vocabulary.of_bytes(["<|im_start|>", "<|im_end|>"]).save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template_file("chatml").read_text())
+    return tmp_path
+
+
+def turned(chat: ChatTokenizer) -> Transcript:
+    transcript = chat.begin([{"role": "user", "content": "u"}]).sampled([97, *chat.stop_token_ids])
+    return chat.append(transcript, [{"role": "user", "content": "v"}])
+
+
+def test_a_tokenizer_with_a_pin_uses_its_proofs_and_gives_the_same_ids(folder, monkeypatch):
+    first = ChatTokenizer.from_pretrained(folder)
+    ids = turned(first).ids
+    assert first.profile.proofs
+    first.profile.save(folder / "profile.json")
+
+    def refuse(*_: object, **__: object) -> str:
+        raise AssertionError("proved again what the pin has proved")
+
+    monkeypatch.setattr(Prover, "prove", refuse)
+    for pin in (folder / "profile.json", str(folder / "profile.json"), first.profile):
+        second = ChatTokenizer.from_pretrained(folder, profile=pin)
+        assert (turned(second).ids, second.profile) == (ids, first.profile)
+    with pytest.raises(AssertionError, match="proved again"):
+        turned(ChatTokenizer.from_pretrained(folder))
+
+
+def test_a_tokenizer_whose_files_changed_is_refused_under_its_pin(folder):
+    ChatTokenizer.from_pretrained(folder).profile.save(folder / "profile.json")
+    with pytest.raises(TokenError, match=r"profile.json, but .* fingerprint of the arguments\. Use the template"):
+        ChatTokenizer.from_pretrained(folder, profile=folder / "profile.json", template_kwargs={"flag": 1})
+    (folder / "generation_config.json").write_text('{"eos_token_id": [256]}')
+    with pytest.raises(TokenError, match=r"fingerprint of the tokenizer; stops .*; stop_ids \(pinned .*257"):
+        ChatTokenizer.from_pretrained(folder, profile=folder / "profile.json")
