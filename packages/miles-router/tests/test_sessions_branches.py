@@ -31,8 +31,11 @@ def test_a_turn_shared_by_two_leaves_is_trained_in_one_and_masked_in_the_other(b
     client.say(session, [USER, first, MORE])
     client.say(session, [USER, first, {"role": "user", "content": "other"}])
     one, two = client.samples(session)
-    assert trained_texts(chat, [one, two]) == ["answer 0<|im_end|>answer 1<|im_end|>", "answer 2<|im_end|>"]
-    assert [s.metadata["leaf"] for s in (one, two)] == ["0.0", "0.1"]
+    # Which of the two comes first depends on what was asked, not on when.
+    last = {"0.0": "answer 1<|im_end|>", "0.1": "answer 2<|im_end|>"}
+    leaves = [s.metadata["leaf"] for s in (one, two)]
+    assert sorted(leaves) == ["0.0", "0.1"]
+    assert trained_texts(chat, [one, two]) == ["answer 0<|im_end|>" + last[leaves[0]], last[leaves[1]]]
     # The other leaf still carries the shared turn, complete with its log-probabilities.
     assert "answer 0<|im_end|>" in chat.vocabulary.decode(two.ids.tolist())
     assert [span.trained for span in two.spans if span.origin == "sampled"] == [False, True]

@@ -8,9 +8,18 @@ import pytest
 
 from miles_core import sample_codec, seeds
 from miles_core.sample import Finish, Origin
+from miles_router.sessions.matchers import MATCHERS
+from miles_router.sessions.request import tools_key
+from miles_router.sessions.tree import TurnTree, request_digest
 
 USER = {"role": "user", "content": "hello there"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+def seed_of(seed, messages, *, depth=0, repeat=0):
+    """The seed of a turn, from what was asked."""
+    keys = TurnTree(MATCHERS["loose_tool_call"]).keys(messages)
+    return seeds.derive(seed, "turn", depth, request_digest(keys, tools_key(())).hex(), repeat)
 
 
 def create(client, **spec) -> str:
@@ -98,7 +107,7 @@ def test_the_engine_is_asked_with_ids_logprobs_seed_stops_and_the_sessions_key(b
         "top_p": 0.9,
         "top_k": 20,
         "max_new_tokens": 9,
-        "sampling_seed": seeds.derive(5, "turn", 0, 0),
+        "sampling_seed": seed_of(5, [USER]),
         "stop_token_ids": list(chat.stop_token_ids),
     }
     assert headers["x-smg-routing-key"] == session
@@ -113,7 +122,7 @@ def test_a_smaller_max_tokens_of_the_request_wins_and_unpinned_sampling_is_the_r
     assert (asked["max_new_tokens"], asked["temperature"], asked["top_p"], asked["top_k"]) == (2, 0.25, 1.0, -1)
 
 
-def test_seeds_follow_depth_and_sibling_and_a_failed_attempt_takes_none(bench, Reply):
+def test_seeds_follow_what_was_asked_and_how_often_and_a_failed_attempt_takes_none(bench, Reply):
     replies = iter([Reply(status=500), Reply("a"), Reply("b"), Reply("c")])
     engine, url = bench.engine(lambda prompt, body: next(replies))
     client = bench.client(bench.sessions(url)[1])
@@ -123,8 +132,12 @@ def test_seeds_follow_depth_and_sibling_and_a_failed_attempt_takes_none(bench, R
     say(client, session, [USER])
     say(client, session, [USER, first, USER])
     asked = [call["sampling_params"]["sampling_seed"] for call in engine.calls]
-    place = [seeds.derive(7, "turn", depth, sibling) for depth, sibling in ((0, 0), (0, 0), (0, 1), (1, 0))]
-    assert asked == place
+    assert asked == [
+        seed_of(7, [USER]),
+        seed_of(7, [USER]),
+        seed_of(7, [USER], repeat=1),
+        seed_of(7, [USER, first, USER], depth=1),
+    ]
 
 
 def test_tools_reach_the_template_and_calls_come_back_in_openais_shape(bench, Reply):

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from miles_core.sample import Origin
 from miles_router.sessions.config import SessionServerConfig
+from miles_router.sessions.context import limits_of
 from miles_router.sessions.dialects.openai_chat.request import parse_request
-from miles_router.sessions.engine import Generation
+from miles_router.sessions.generation import Generation
 from miles_router.sessions.matchers import MATCHERS
+from miles_router.sessions.pickers import all_leaves, leaves
 from miles_router.sessions.plan import plan_turn
-from miles_router.sessions.samples import assemble
+from miles_router.sessions.samples import Naming, assemble
 from miles_router.sessions.session import SessionSpec
 from miles_router.sessions.store import SessionStore
 from miles_router.sessions.tree import Turn
+from miles_router.sessions.turns import build_turn
 
 CALLS = [{"id": "a1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1, "y": [1.0, null]}'}}]
 ANSWER = {"role": "assistant", "content": None, "reasoning_content": "hm", "tool_calls": CALLS}
@@ -76,29 +79,21 @@ class Player:
 
     def play(self, messages, answer="ok", *, finish="stop", delivered=True, context=4096) -> Turn:
         request = parse_request(json.dumps({"messages": messages}).encode()).turn
-        plan = plan_turn(self.session, request, self.chat, self.config, context=context)
+        plan = plan_turn(self.session, request, self.chat, self.config, limits=limits_of(context))
         ids, _ = self.chat.vocabulary.encode(answer)
         if finish == "stop":
             ids = [*ids, self.chat.vocabulary.id_of("<|im_end|>")]
-        message = plan.transcript.parse(ids)
         generation = Generation(
             ids=tuple(ids), logprobs=(-0.5,) * len(ids), weight_versions=(2,) * len(ids), finish=finish
         )
-        turn = Turn(
-            number=len(self.session.tree.turns), turn_id=plan.turn_id, parent=plan.parent, sibling=plan.sibling,
-            depth=plan.depth, extends=plan.extends, end=plan.end, new_messages=plan.new_messages,
-            message=message, tools=plan.tools, tools_key=plan.tools_key, keys=plan.keys,
-            transcript=plan.transcript.sampled(
-                ids, message=message, logprobs=generation.logprobs, weight_versions=(2,) * len(ids), finish=finish
-            ),
-            prompt_tokens=len(plan.prompt_ids), generation=generation, not_extendable=plan.not_extendable,
-            delivered=delivered,
-        )  # fmt: skip
+        turn = build_turn(self.session, plan, generation, delivered=delivered)
         self.session.tree.record(turn)
         return turn
 
-    def samples(self, **options):
-        return assemble(self.session.tree.turns, self.chat, prompt_id="p", rollout_id="r", **options)
+    def samples(self, picker=leaves, **options):
+        turns = self.session.tree.turns
+        naming = Naming(prompt_id="p", rollout_id="r", metadata={})
+        return assemble(turns, picker(turns), self.chat, naming, **options)
 
 
 @pytest.fixture
@@ -196,7 +191,7 @@ def test_over_random_trees_every_sampled_token_is_trained_at_most_once(chat, mod
         turns.append(game.play(messages, f"answer{number}!", finish=finish, delivered=delivered))
     if not any(turn.delivered for turn in turns):
         return
-    samples = game.samples(keep_retries=keep_retries)
+    samples = game.samples(all_leaves if keep_retries else leaves)
     trained = Counter()
     for sample in samples:
         text = chat.vocabulary.decode(sample.ids[sample.loss_mask].tolist())

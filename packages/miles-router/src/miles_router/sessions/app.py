@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from miles_core.errors import MilesError, SessionError
 from miles_router.answers import Receive, Scope, Send
 from miles_router.sessions.config import SessionServerConfig
-from miles_router.sessions.engine import EngineClient
+from miles_router.sessions.engine import engine_client
 from miles_router.sessions.failures import failure_answer
 from miles_router.sessions.front import Front, with_request_id
 from miles_router.sessions.routes import session_routes
@@ -42,10 +42,10 @@ class SessionApp(FastAPI):
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(app, SessionApp)
     config = app.config
-    engine = EngineClient(config.engine_url, token=config.engine_token, silence_s=config.answer_timeout_s)
-    app.service = SessionService(config, app.chat, engine)
+    app.service = SessionService(config, app.chat, engine_client(config))
+    await app.service.open()
     app.include_router(session_routes(app.service))
-    sweeping = asyncio.create_task(app.service.sweep())
+    sweeping = asyncio.create_task(app.service.tend())
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """One request on its way to becoming a turn, which several callers may follow."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Self
 
 from miles_core.errors import MilesError, SessionError
 from miles_router.sessions.tree import Turn
@@ -13,12 +13,22 @@ Delta = Mapping[str, Any]
 class Attempt:
     """A generation in flight or done. It outlives the caller that started it, so that a retry can take it over.
 
-    fingerprint: of the whole request. turn_id: what its turn will be called. Each caller joins, and leaves once.
+    fingerprint: of the whole request. turn_id: what its turn will be called. prompt_tokens: the length of its prompt.
+    Each caller joins, and leaves once.
+    on_delivery: told when a caller took the recorded answer for the first time (True) or the last left without it.
     """
 
-    def __init__(self, fingerprint: str, turn_id: str, *, prompt_tokens: int = 0) -> None:
+    def __init__(
+        self,
+        fingerprint: str,
+        turn_id: str,
+        *,
+        prompt_tokens: int = 0,
+        on_delivery: Callable[["Attempt", bool], None] | None = None,
+    ) -> None:
         self.fingerprint = fingerprint
         self.turn_id = turn_id
+        self._on_delivery = on_delivery
         self.prompt_tokens = prompt_tokens
         self.task: asyncio.Task[None] | None = None
         self.turn: Turn | None = None
@@ -28,6 +38,24 @@ class Attempt:
         self._begun = False
         self._deltas: list[Delta] = []
         self._changed = asyncio.Event()
+
+    @classmethod
+    def restored(
+        cls, fingerprint: str, turn: Turn, *, on_delivery: Callable[["Attempt", bool], None] | None = None
+    ) -> Self:
+        """The attempt of a turn that comes from a log, where nothing says that a caller took its answer.
+
+        It may be taken over by the same request, and counts as taken in samples unless the log says otherwise.
+        """
+        attempt = cls(fingerprint, turn.turn_id, prompt_tokens=turn.prompt_tokens, on_delivery=on_delivery)
+        attempt.turn = turn
+        return attempt
+
+    def restore_delivery(self, *, took: bool) -> None:
+        """What the log says of the answer's fate."""
+        self._taken = took
+        if self.turn is not None:
+            self.turn.delivered = took
 
     @property
     def abandoned(self) -> bool:
@@ -43,9 +71,13 @@ class Attempt:
     def leave(self, *, took: bool) -> None:
         """A caller ends. took: it was there when the answer was complete."""
         self._callers -= 1
+        first = took and not self._taken
         self._taken = self._taken or took
-        if self.turn is not None and self.abandoned:
-            self.turn.delivered = False
+        if self.turn is not None:
+            if self.abandoned:
+                self.turn.delivered = False
+            if self._on_delivery is not None and (first or self.abandoned):
+                self._on_delivery(self, first)
         if self.done and not self._callers:
             self._deltas.clear()
 

@@ -1,39 +1,19 @@
 """The engine as the session server sees it: token ids in, token ids with their log-probabilities out."""
 
-import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
 import orjson
 
 from miles_core.errors import EngineError
-from miles_router.versions import weight_version
+from miles_router.sessions.config import SessionServerConfig
+from miles_router.sessions.experts import ExpertsFormat, experts_format
+from miles_router.sessions.generation import Generation, Piece, finished, read_generation, read_piece
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
-    """What the engine sampled in one turn: all arrays are per id, log-probabilities natural.
-
-    finish: "stop" or "length". matched: the stop id or text. counters: numbers of `meta_info`.
-    """
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    weight_versions: tuple[int, ...]
-    finish: str
-    matched: int | str | None = None
-    cached_tokens: int = 0
-    counters: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Ids that a stream added, with their log-probabilities."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+LARGE_ANSWER_BYTES = 1 << 20
+"""An answer of this size is read in a thread."""
 
 
 class EngineAnswerError(EngineError):
@@ -47,10 +27,14 @@ class EngineAnswerError(EngineError):
 
 
 class EngineClient:
-    """Calls `/generate` and `/model_info` at one base URL. `close` ends its connections."""
+    """Calls `/generate` and what reports about an engine at one base URL. `close` ends its connections.
 
-    def __init__(self, url: str, *, token: str | None, silence_s: float) -> None:
+    experts: how the engine writes routed experts, which are then asked for; None asks for none.
+    """
+
+    def __init__(self, url: str, *, token: str | None, silence_s: float, experts: ExpertsFormat | None = None) -> None:
         self._url = url
+        self._experts = experts
         self._silence_s = silence_s
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._session = aiohttp.ClientSession(
@@ -65,50 +49,86 @@ class EngineClient:
         """End all connections."""
         await self._session.close()
 
-    async def context_length(self) -> int | None:
-        """`context_length` of `/model_info` or `/server_info`, None when neither tells."""
-        for path in ("/model_info", "/server_info"):
-            async with self._calling(), self._session.get(self._url + path) as answer:
-                if answer.status == 503:
-                    raise EngineAnswerError(503, await answer.read(), answer.content_type, "1")
-                info = orjson.loads(await answer.read()) if answer.status == 200 else {}
-            length = info.get("context_length") if isinstance(info, dict) else None
-            if isinstance(length, int) and length > 0:
-                return length
-        return None
+    async def info(self, path: str) -> Mapping[str, Any]:
+        """The object that the engine answers at `path`, empty when it has none there."""
+        async with self._calling(), self._session.get(self._url + path) as answer:
+            if answer.status == 503:
+                raise EngineAnswerError(503, await answer.read(), answer.content_type, "1")
+            info = orjson.loads(await answer.read()) if answer.status == 200 else {}
+        return info if isinstance(info, dict) else {}
 
-    async def generate(self, body: Mapping[str, Any], *, routing_key: str) -> Generation:
-        """One whole answer. EngineAnswerError passes a status on; EngineError 502 or 504 says what was wrong."""
+    async def generate(self, body: Mapping[str, Any], *, routing_key: str, first_row: int = 0) -> Generation:
+        """One whole answer. EngineAnswerError passes a status on; EngineError 502 or 504 says what was wrong.
+
+        first_row: the first position whose experts are kept.
+        """
         async with self._calling(), self._post(body, routing_key) as answer:
             await _check_status(answer)
-            return finished(read_generation(_json(await answer.read())))
+            return finished(await self._read(await answer.read(), body, first_row))
 
-    async def stream(self, body: Mapping[str, Any], *, routing_key: str) -> AsyncIterator[Piece | Generation]:
-        """Pieces of the answer as the engine sends them, then the whole of it."""
+    async def stream(
+        self, body: Mapping[str, Any], *, routing_key: str, first_row: int = 0
+    ) -> AsyncIterator[Piece | Generation]:
+        """Pieces of the answer as the engine sends them, then the whole of it.
+
+        An engine that names one version an event gives each id the version of the event that brought it.
+        """
         seen: list[int] = []
-        last: Any = None
+        versions: list[int] = []
+        last = b""
         async with self._calling(), self._post({**body, "stream": True}, routing_key) as answer:
             await _check_status(answer)
             async for data in _events(answer.content):
                 if data == b"[DONE]":
                     break
-                last = _json(data)
-                piece = read_piece(last, len(seen))
+                last = data
+                piece = read_piece(_json(data), len(seen))
                 seen += piece.ids
+                if piece.version is not None:
+                    versions += [piece.version] * len(piece.ids)
                 yield piece
-        if last is None:
+        if not last:
             raise EngineError("the engine ended its stream without a token.", status=502)
-        generation = finished(read_generation(last))
+        generation = finished(
+            await self._read(last, body, first_row, versions=versions if len(versions) == len(seen) else None)
+        )
         if list(generation.ids) != seen:
             raise EngineError("the engine's stream is not cumulative: earlier output_ids changed.", status=502)
         yield generation
 
+    async def _read(
+        self, data: bytes, body: Mapping[str, Any], first_row: int, *, versions: list[int] | None = None
+    ) -> Generation:
+        def read() -> Generation:
+            return read_generation(
+                _json(data),
+                experts=self._experts,
+                first_row=first_row,
+                prompt_tokens=len(body["input_ids"]),
+                versions=versions,
+            )
+
+        # Routed experts of a long prompt are megabytes; other sessions go on while they are decoded.
+        return await asyncio.to_thread(read) if len(data) > LARGE_ANSWER_BYTES else read()
+
     def _post(self, body: Mapping[str, Any], routing_key: str) -> Any:
         headers = {"X-SMG-Routing-Key": routing_key}
+        if self._experts is not None:
+            body = {**body, "return_routed_experts": True}
         return self._session.post(f"{self._url}/generate", data=orjson.dumps(body), headers=headers)
 
     def _calling(self) -> "_Faults":
         return _Faults(self._url, self._silence_s)
+
+
+def engine_client(config: SessionServerConfig) -> EngineClient:
+    """The client that a server's options ask for; ConfigError when its experts cannot be told apart."""
+    experts = None
+    if config.return_routed_experts:
+        experts = experts_format(config.model_dir, top_k=config.experts_top_k, dtype=config.experts_dtype)
+    return EngineClient(
+        config.engine_url, token=config.engine_token, silence_s=config.answer_timeout_s, experts=experts
+    )
 
 
 class _Faults:
@@ -152,84 +172,3 @@ def _json(data: bytes) -> Any:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise EngineError(f"the engine sent an answer that is not JSON: {error}.", status=502) from error
-
-
-def read_generation(answer: Any) -> Generation:
-    """Check an answer of `/generate` and take what a turn needs; EngineError 502 when tokens cannot be proved."""
-    piece = read_piece(answer, 0)
-    meta = answer["meta_info"]
-    finish, matched = _finish(meta.get("finish_reason"))
-    return Generation(
-        ids=piece.ids,
-        logprobs=piece.logprobs,
-        weight_versions=_versions(len(piece.ids), meta),
-        finish=finish,
-        matched=matched,
-        cached_tokens=meta["cached_tokens"] if isinstance(meta.get("cached_tokens"), int) else 0,
-        counters={k: v for k, v in meta.items() if isinstance(v, int | float) and not isinstance(v, bool)},
-    )
-
-
-def read_piece(answer: Any, start: int) -> Piece:
-    """The checked output ids from `start` on, with their log-probabilities."""
-    if isinstance(answer, dict) and "error" in answer:
-        raise EngineError(f"the engine reports: {answer['error']}.", status=502)
-    if not isinstance(answer, dict) or not isinstance(answer.get("meta_info"), dict):
-        raise EngineError("expected an object with meta_info from the engine, found something else.", status=502)
-    meta = answer["meta_info"]
-    _finish(meta.get("finish_reason"))
-    ids = answer.get("output_ids")
-    entries = meta.get("output_token_logprobs") or []
-    if not isinstance(ids, list) or not all(type(i) is int for i in ids[start:]):
-        raise EngineError("expected output_ids as a list of integers from the engine.", status=502)
-    if not isinstance(entries, list) or len(entries) != len(ids):
-        raise EngineError(
-            f"expected one log-probability per output id, found {len(entries)} for {len(ids)} ids.", status=502
-        )
-    return Piece(tuple(ids[start:]), _logprobs(ids[start:], entries[start:]))
-
-
-def finished(generation: Generation) -> Generation:
-    """The generation, or EngineError 502 when it broke off or holds no token."""
-    if not generation.finish:
-        raise EngineError("the engine ended its answer without a finish reason.", status=502)
-    if not generation.ids:
-        raise EngineError("the engine answered without a token.", status=502)
-    return generation
-
-
-def _finish(reason: Any) -> tuple[str, int | str | None]:
-    if reason is None:
-        return "", None
-    kind = reason.get("type") if isinstance(reason, dict) else reason
-    if kind == "abort":
-        message = reason.get("message") if isinstance(reason, dict) else None
-        raise EngineError(f"the engine aborted the answer: {message or 'no reason given'}.", status=502)
-    if kind not in ("stop", "length"):
-        raise EngineError(f"expected a finish reason among stop, length, abort, found {kind!r}.", status=502)
-    return kind, reason.get("matched") if isinstance(reason, dict) else None
-
-
-def _logprobs(ids: Sequence[int], entries: Sequence[Any]) -> tuple[float, ...]:
-    values = []
-    for token, entry in zip(ids, entries, strict=True):
-        value = entry[0] if isinstance(entry, list) and len(entry) >= 2 and entry[1] == token else None
-        if not isinstance(value, float | int) or not math.isfinite(value) or value > 1e-6:
-            raise EngineError(f"expected [log-probability, {token}, ...] from the engine, found {entry!r}.", status=502)
-        values.append(float(value))
-    return tuple(values)
-
-
-def _versions(count: int, meta: Mapping[str, Any]) -> tuple[int, ...]:
-    runs = meta.get("token_weight_versions")
-    if runs is None:
-        runs = [[meta.get("weight_version"), count]]
-    versions: list[int] = []
-    for run in runs:
-        version = weight_version(run[0]) if isinstance(run, list) and len(run) == 2 else None
-        if version is None or not isinstance(run[1], int):
-            raise EngineError(f"expected the weight version of the tokens as a number, found {run!r}.", status=502)
-        versions += [version] * run[1]
-    if len(versions) != count:
-        raise EngineError(f"expected weight versions of {count} tokens, found {len(versions)}.", status=502)
-    return tuple(versions)

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from miles_core.errors import PluginError
 from miles_core.messages import text_of
+from miles_core.plugins import load
 
 Message = Mapping[str, Any]
 
@@ -60,6 +62,16 @@ MATCHERS: Mapping[str, Matcher] = {
     "strict": Matcher(strict_key, check_reasoning=False),
     "role_content": Matcher(role_content_key, check_reasoning=False),
 }
+
+
+def matcher_named(name: str) -> Matcher:
+    """The matcher in the table, or one over the key function at `module:attribute`; PluginError otherwise."""
+    if name in MATCHERS:
+        return MATCHERS[name]
+    try:
+        return Matcher(load("message_matchers", name), check_reasoning=False)
+    except PluginError as error:
+        raise PluginError(f"{error} Built in: {', '.join(MATCHERS)}.") from None
 
 
 def _dump(message: Message, calls: list[Any], *more: str) -> str:

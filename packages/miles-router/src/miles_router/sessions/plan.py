@@ -7,9 +7,10 @@ from typing import Any
 from miles_core import seeds
 from miles_core.errors import SessionError, TokenError
 from miles_router.sessions.config import SessionServerConfig
+from miles_router.sessions.context import Limits
 from miles_router.sessions.request import TurnRequest, tools_key
 from miles_router.sessions.session import Session
-from miles_router.sessions.tree import Turn
+from miles_router.sessions.tree import Turn, request_digest
 from miles_tito.errors import NotExtendable
 from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.transcript import Transcript
@@ -21,13 +22,16 @@ class TurnPlan:
 
     parent: Turn | None
     sibling: int
+    repeat: int
     depth: int
     extends: bool
     not_extendable: str | None
     tools: tuple[Mapping[str, Any], ...]
     tools_key: str
-    keys: tuple[str, ...]
+    keys: tuple[bytes, ...]
     """Of the new messages."""
+    digest: bytes
+    """Of the whole request."""
     end: int
     new_messages: tuple[Mapping[str, Any], ...]
     transcript: Transcript
@@ -40,12 +44,17 @@ class TurnPlan:
     @property
     def turn_id(self) -> str:
         """The sibling numbers from the first turn to this one, which name it within its session."""
-        place = (*self.parent.place(), self.sibling) if self.parent is not None else (self.sibling,)
-        return ".".join(map(str, place))
+        return f"{self.sibling}" if self.parent is None else f"{self.parent.turn_id}.{self.sibling}"
+
+    @property
+    def first_row(self) -> int:
+        """The first position whose routed experts no earlier turn has."""
+        before = self.transcript.parent if self.extends else None
+        return 0 if before is None else before.num_tokens - 1
 
 
 def plan_turn(
-    session: Session, request: TurnRequest, chat: ChatTokenizer, config: SessionServerConfig, *, context: int
+    session: Session, request: TurnRequest, chat: ChatTokenizer, config: SessionServerConfig, *, limits: Limits
 ) -> TurnPlan:
     """Attach the request to the tree and build its prompt; claims the sibling number.
 
@@ -59,26 +68,29 @@ def plan_turn(
     parent = session.tree.attach(request.messages, keys, tools_key=key)
     transcript, why_not = _transcript(session, parent, request, chat, config, tools)
     prompt_ids = transcript.ids
-    sibling = session.tree.claim(parent)
+    digest = request_digest(keys, key)
     depth = 0 if parent is None else parent.depth + 1
-    room = min(context - config.context_margin, session.spec.max_seq_len or context) - len(prompt_ids)
+    room = limits.room(len(prompt_ids), most=session.spec.max_seq_len)
     if parent is not None and parent.generation is None:
         room = 0
+    sibling, repeat = session.tree.claim(parent, digest)
     return TurnPlan(
         parent=parent,
         sibling=sibling,
+        repeat=repeat,
         depth=depth,
         extends=parent is not None and why_not is None,
         not_extendable=why_not,
         tools=tools,
         tools_key=key,
         keys=keys[0 if parent is None else parent.end :],
+        digest=digest,
         end=len(keys) + 1,
         new_messages=request.messages[0 if parent is None else parent.end :],
         transcript=transcript,
         prompt_ids=prompt_ids,
         room=room,
-        sampling=_sampling(session, request, room=room, depth=depth, sibling=sibling),
+        sampling=_sampling(session, request, room=room, path=(depth, digest.hex(), repeat)),
         dialect=request.dialect,
         notes=request.notes,
     )
@@ -121,7 +133,7 @@ def _transcript(
         raise SessionError(f"messages: {error}", status=400) from error
 
 
-def _sampling(session: Session, request: TurnRequest, *, room: int, depth: int, sibling: int) -> Mapping[str, Any]:
+def _sampling(session: Session, request: TurnRequest, *, room: int, path: tuple[int, str, int]) -> Mapping[str, Any]:
     pinned = session.spec.sampling
     seed = session.seed
     if session.spec.seed is None and request.seed is not None:
@@ -135,7 +147,8 @@ def _sampling(session: Session, request: TurnRequest, *, room: int, depth: int, 
     return {
         **chosen,
         "max_new_tokens": min(limits),
-        "sampling_seed": seeds.derive(seed, "turn", depth, sibling),
+        "sampling_seed": seeds.derive(seed, "turn", *path),
+        **({"stop": list(request.stop)} if request.stop else {}),
     }
 
 

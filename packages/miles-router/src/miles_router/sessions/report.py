@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from miles_core.errors import TokenError
-from miles_router.sessions.samples import choose_leaves
+from miles_router.sessions.pickers import all_leaves
 from miles_router.sessions.session import Session
 from miles_router.sessions.tree import Turn
 from miles_tito import ChatTokenizer
@@ -12,7 +12,7 @@ from miles_tito import ChatTokenizer
 
 def describe(session: Session, turns: Sequence[Turn], chat: ChatTokenizer) -> Mapping[str, Any]:
     """What `GET /sessions/{id}` answers. mismatch: for each leaf the comparison with a canonical render."""
-    leaves = choose_leaves(turns, keep_retries=True).kept
+    leaves = all_leaves(turns).ends
     return {
         "session_id": session.session_id,
         "metadata": dict(session.spec.metadata),
@@ -21,10 +21,11 @@ def describe(session: Session, turns: Sequence[Turn], chat: ChatTokenizer) -> Ma
         "max_seq_len": session.spec.max_seq_len,
         "turns": [_turn(turn) for turn in turns],
         "tree": {turn.turn_id: None if turn.parent is None else turn.parent.turn_id for turn in turns},
-        "leaves": [leaf.turn.turn_id for leaf in leaves],
-        "mismatch": {leaf.turn.turn_id: _mismatch(leaf.turn, chat) for leaf in leaves},
+        "leaves": [leaf.turn_id for leaf in leaves],
+        "mismatch": {leaf.turn_id: _mismatch(leaf, chat) for leaf in leaves},
         "in_flight": len(session.running),
         "failed_turns": session.failed,
+        "log_damaged": session.damaged,
     }
 
 

@@ -42,13 +42,16 @@ def check_stop(stop: object, *, name: str = "stop") -> tuple[str, ...]:
     texts = [stop] if isinstance(stop, str) else stop
     if texts is None or texts == [""]:
         return ()
-    usable = isinstance(texts, list) and len(texts) <= MAX_STOPS
-    if not usable or not all(isinstance(text, str) and text for text in texts):
+    if not isinstance(texts, list) or len(texts) > MAX_STOPS or not all(_is_text(text) for text in texts):
         raise SessionError(
             f"{name}: expected a text or a list of at most {MAX_STOPS} texts that are not empty, found {stop!r}.",
             status=400,
         )
     return tuple(dict.fromkeys(texts))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def tools_key(tools: Sequence[Mapping[str, Any]]) -> str:

@@ -42,7 +42,7 @@ def _add_session_routes(routes: APIRouter, service: SessionService) -> None:
     @routes.post("/sessions")
     async def create(request: Request) -> Response:
         spec = parse_spec(await read_body(request, limit))
-        return _json({"session_id": service.create(spec).session_id})
+        return _json({"session_id": (await service.create(spec)).session_id})
 
     @routes.get("/sessions/{session_id}")
     async def describe(session_id: str) -> Response:

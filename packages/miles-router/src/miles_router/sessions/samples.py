@@ -1,162 +1,161 @@
-"""Recorded turns to training samples: one per leaf, every sampled token trained at most once."""
+"""Recorded turns to training samples: every sampled token is trained at most once, and proved before that."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from miles_core.errors import SessionError
 from miles_core.sample import Finish, Origin, Sample, Span
+from miles_router.sessions.alignment import Output, align
+from miles_router.sessions.experts import join_experts
+from miles_router.sessions.pickers import Picked
 from miles_router.sessions.tree import Turn
 from miles_tito import ChatTokenizer
+from miles_tito.transcript import Piece
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """The last turn of a token trajectory. overflowed: an answer that had no room came after it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """What all samples of a session carry."""
 
-    turn: Turn
-    overflowed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Leaves:
-    """The trajectories that become samples, in the order of their places, and what was left out."""
-
-    kept: tuple[Leaf, ...]
-    retries_dropped: int
-    undelivered_dropped: int
-
-
-def choose_leaves(turns: Sequence[Turn], *, keep_retries: bool) -> Leaves:
-    """Which trajectories to keep.
-
-    Left out: an answer that no caller took, and, unless `keep_retries`, an answer that a later one to the same request
-    superseded; each only when nothing continues it.
-    """
-    heads = {turn for turn in turns if not turn.extends}
-    undelivered = {t for t in turns if not t.delivered and t.generation is not None} - _continued(turns)
-    superseded = set() if keep_retries else _superseded(turns) - undelivered
-    alive = [t for t in turns if t.generation is not None and t not in undelivered | superseded]
-    inner = {t.parent for t in alive if t.extends}
-    full = {t.parent for t in turns if t.generation is None and t not in heads}
-    leaves = sorted((t for t in alive if t not in inner), key=Turn.place)
-    return Leaves(
-        kept=tuple(Leaf(turn, turn in full) for turn in leaves),
-        retries_dropped=len(superseded),
-        undelivered_dropped=len(undelivered),
-    )
+    prompt_id: str
+    rollout_id: str
+    metadata: Mapping[str, Any]
 
 
 def assemble(
     turns: Sequence[Turn],
+    picked: Picked,
     chat: ChatTokenizer,
+    naming: Naming,
     *,
-    prompt_id: str,
-    rollout_id: str,
-    keep_retries: bool = False,
-    metadata: Mapping[str, Any] | None = None,
+    per: Literal["leaf", "turn"] = "leaf",
 ) -> list[Sample]:
-    """One sample per kept leaf; a turn that several of them share is trained in the first and masked in the others.
+    """One sample for each picked trajectory; a turn that several share is trained in the first, masked in the others.
 
-    A conversation that never had room for an answer gives one sample without tokens. SessionError 422 when there is no
-    turn at all.
+    per: with "turn" every turn has a sample of its own, in which all before it is masked. A conversation that never had
+    room for an answer gives one sample without tokens. SessionError 422 when there is no turn at all, or when ids, or
+    routed experts, cannot be proved to be the engine's.
     """
     if not turns:
         raise SessionError("samples cannot be assembled: the session has no recorded turn.", status=422)
-    leaves = choose_leaves(turns, keep_retries=keep_retries)
-    shared = {
-        **(metadata or {}),
-        "not_extendable": sum(turn.not_extendable is not None for turn in turns),
-        "retries_dropped": leaves.retries_dropped,
-        "undelivered_dropped": leaves.undelivered_dropped,
-    }
+    naming = replace(
+        naming,
+        metadata={
+            **naming.metadata,
+            "not_extendable": sum(turn.not_extendable is not None for turn in turns),
+            **picked.left_out,
+        },
+    )
+    full = {turn.parent for turn in turns if turn.generation is None and turn.extends}
     trained: set[Turn] = set()
     samples = []
-    for leaf in leaves.kept:
-        spans, details = _spans(leaf.turn, chat, trained)
-        cut = leaf.overflowed or leaf.turn.finish == "length"
-        samples.append(
-            Sample(
-                prompt_id=prompt_id,
-                rollout_id=rollout_id,
-                spans=spans,
-                finish=Finish.LENGTH if cut else Finish.STOP,
-                messages=leaf.turn.conversation(),
-                metadata={**shared, **details},
-            )
-        )
+    for end in picked.ends:
+        proof = _prove(end, chat)
+        for turn in end.trajectory() if per == "turn" else [end]:
+            if turn in trained and per == "turn":
+                continue
+            samples.append(_sample(turn, proof, naming, trained, alone=per == "turn", overflowed=turn in full))
     if samples:
         return samples
     if not any(turn.generation is None for turn in turns):
         raise SessionError("samples cannot be assembled: no recorded answer reached its caller.", status=422)
-    return [_without_tokens(turns, prompt_id, rollout_id, shared)]
+    return [_without_tokens(turns, naming)]
 
 
-def _spans(leaf: Turn, chat: ChatTokenizer, trained: set[Turn]) -> tuple[tuple[Span, ...], Mapping[str, Any]]:
-    """The leaf's spans, masked where another sample trains them or where the tokens cannot be proved.
+@dataclass(frozen=True, slots=True)
+class _Proof:
+    """How a trajectory compares with a canonical render. first_bad: its first turn that does not hold."""
 
-    Turns that end up trained here join `trained`.
-    """
-    trajectory = leaf.trajectory()
-    report = chat.verify(leaf.transcript)
-    first_bad = report.first.turn if report.hard and report.first is not None else len(trajectory)
-    sampled = [piece for piece in leaf.transcript.pieces() if piece.finish is not None]
-    if len(sampled) != len(trajectory):
+    hard: int
+    soft: int
+    first_bad: int
+
+
+def _prove(end: Turn, chat: ChatTokenizer) -> _Proof:
+    """Compare a trajectory with a canonical render; SessionError 422 unless its ids are the engine's own."""
+    trajectory = end.trajectory()
+    outputs = [
+        Output(start=turn.prompt_tokens, ids=turn.generation.ids, prompt_digest=turn.prompt_digest)
+        for turn in trajectory
+        if turn.generation is not None
+    ]
+    placed = align(end.transcript.ids, outputs, may_trim=chat.stop_token_ids)
+    if [(each.start, each.end) for each in placed] != list(_sampled_places(end.transcript.pieces())):
         raise SessionError(
-            f"samples cannot be assembled: {len(trajectory)} turns lead to turn {leaf.turn_id}, its tokens hold "
-            f"{len(sampled)}.",
+            f"samples cannot be assembled: sampled tokens of turn {end.turn_id} do not lie where they were sampled.",
             status=422,
         )
-    spans: list[Span] = []
+    report = chat.verify(end.transcript)
+    first_bad = report.first.turn if report.hard and report.first is not None else len(trajectory)
+    return _Proof(report.hard, report.soft, first_bad)
+
+
+def _sampled_places(pieces: Sequence[Piece]) -> Iterator[tuple[int, int]]:
     place = 0
-    for piece in leaf.transcript.pieces():
-        live = True
+    for piece in pieces:
         if piece.finish is not None:
-            turn = trajectory[place]
-            live = place < first_bad and turn not in trained
-            if live:
-                trained.add(turn)
-            place += 1
-        spans += [
-            span if live or span.origin is not Origin.SAMPLED else replace(span, trained=False) for span in piece.spans
-        ]
-    return tuple(spans), {
-        "tito": {"hard": report.hard, "soft": report.soft},
-        "turns": len(trajectory),
-        "leaf": leaf.turn_id,
-        "cached_tokens": sum(t.generation.cached_tokens for t in trajectory if t.generation is not None),
-    }
+            yield place, place + piece.num_tokens
+        place += piece.num_tokens
 
 
-def _masked(span: Span) -> Span:
-    return replace(span, trained=False) if span.origin is Origin.SAMPLED else span
+def _sample(end: Turn, proof: _Proof, naming: Naming, trained: set[Turn], *, alone: bool, overflowed: bool) -> Sample:
+    """The trajectory to `end`, masked where another sample trains it or where it cannot be proved.
 
-
-def _without_tokens(turns: Sequence[Turn], prompt_id: str, rollout_id: str, metadata: Mapping[str, Any]) -> Sample:
-    last = turns[-1]
+    Turns that end up trained here join `trained`. alone: nothing but the last turn is trained.
+    """
+    trajectory = end.trajectory()
+    owned = [turn for turn in (trajectory[-1:] if alone else trajectory) if turn not in trained]
+    live = set(owned) & set(trajectory[: proof.first_bad])
+    trained |= live
     return Sample(
-        prompt_id=prompt_id,
-        rollout_id=rollout_id,
-        spans=(),
-        finish=Finish.LENGTH,
-        messages=last.conversation(),
-        metadata={**metadata, "tito": {"hard": 0, "soft": 0}, "turns": 0, "leaf": last.turn_id},
+        prompt_id=naming.prompt_id,
+        rollout_id=naming.rollout_id,
+        spans=tuple(_spans(end, trajectory, live)),
+        finish=Finish.LENGTH if overflowed or end.finish == "length" else Finish.STOP,
+        routing=join_experts([_experts(turn) for turn in trajectory], num_tokens=end.transcript.num_tokens),
+        messages=end.conversation(),
+        metadata={
+            **naming.metadata,
+            "tito": {"hard": proof.hard, "soft": proof.soft},
+            "turns": len(trajectory),
+            "leaf": end.turn_id,
+            "cached_tokens": sum(t.generation.cached_tokens for t in trajectory if t.generation is not None),
+            "counters": _counters(owned),
+        },
     )
 
 
-def _continued(turns: Sequence[Turn]) -> set[Turn]:
-    return {turn.parent for turn in turns if turn.parent is not None}
+def _spans(end: Turn, trajectory: Sequence[Turn], live: set[Turn]) -> Iterator[Span]:
+    sampling = iter(trajectory)
+    for piece in end.transcript.pieces():
+        masked = piece.finish is not None and next(sampling) not in live
+        for span in piece.spans:
+            yield replace(span, trained=False) if masked and span.origin is Origin.SAMPLED else span
 
 
-def _superseded(turns: Sequence[Turn]) -> set[Turn]:
-    """Answers that nothing continues and that a later sibling answered the same request again."""
-    continued = _continued(turns)
-    alike: dict[tuple[Turn | None, tuple[str, ...], str], list[Turn]] = defaultdict(list)
+def _experts(turn: Turn) -> tuple[int, Any]:
+    assert turn.generation is not None
+    return turn.generation.first_row, turn.generation.routing
+
+
+def _counters(turns: Sequence[Turn]) -> Mapping[str, int]:
+    """Sums of the engine's counts (tokens, speculative decoding, prefix cache); its rates have no sum."""
+    total: Counter[str] = Counter()
     for turn in turns:
-        alike[turn.parent, turn.keys, turn.tools_key].append(turn)
-    found = set()
-    for siblings in alike.values():
-        latest = max((turn.sibling for turn in siblings if turn.delivered), default=-1)
-        found |= {turn for turn in siblings if turn.sibling < latest and turn not in continued}
-    return found
+        counters = {} if turn.generation is None else turn.generation.counters
+        total.update({name: value for name, value in counters.items() if isinstance(value, int)})
+    return dict(sorted(total.items()))
+
+
+def _without_tokens(turns: Sequence[Turn], naming: Naming) -> Sample:
+    last = turns[-1]
+    return Sample(
+        prompt_id=naming.prompt_id,
+        rollout_id=naming.rollout_id,
+        spans=(),
+        finish=Finish.LENGTH,
+        messages=last.conversation(),
+        metadata={**naming.metadata, "tito": {"hard": 0, "soft": 0}, "turns": 0, "leaf": last.turn_id},
+    )

@@ -2,28 +2,31 @@
 
 Planning and recording run to their end on the event loop without waiting, so a session is never seen half changed;
 the long call to the engine lies between them and holds nothing. Assembly of samples reads what is recorded, in a
-thread.
+thread. With a log, whatever a caller was told can be told again by the next process.
 """
 
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from miles_core.errors import EngineError, MilesError, RecordError, SessionError, TokenError
+from miles_core.errors import MilesError, SessionError
 from miles_core.sample import Sample
+from miles_router.sessions.assembly import Assembler
 from miles_router.sessions.attempt import Attempt
 from miles_router.sessions.config import SessionServerConfig
-from miles_router.sessions.context import context_length
-from miles_router.sessions.engine import EngineClient, Generation
-from miles_router.sessions.matchers import MATCHERS
-from miles_router.sessions.plan import TurnPlan, plan_turn, prompt_tokens
+from miles_router.sessions.context import Limits, engine_limits, limits_of
+from miles_router.sessions.engine import EngineClient
+from miles_router.sessions.journal import Journal
+from miles_router.sessions.log.shards import ShardedLog
+from miles_router.sessions.matchers import matcher_named
+from miles_router.sessions.plan import plan_turn, prompt_tokens
 from miles_router.sessions.report import describe
 from miles_router.sessions.request import TurnRequest
-from miles_router.sessions.samples import assemble
 from miles_router.sessions.session import Session, SessionSpec
 from miles_router.sessions.store import SessionStore
-from miles_router.sessions.tree import Turn
+from miles_router.sessions.turns import TurnRunner
 from miles_tito import ChatTokenizer
 
 RETRY_GRACE_S = 0.03
@@ -37,16 +40,58 @@ class SessionService:
         self.config = config
         self.chat = chat
         self._engine = engine
-        self._context: int | None = config.context_length
+        self._found_limits = None if config.context_length is None else limits_of(config.context_length)
+        self._matcher = matcher_named(config.matcher)
+        self.journal = Journal(None if config.log is None else ShardedLog(config.log))
         self.store = SessionStore(
-            ttl_s=config.ttl_s, max_sessions=config.max_sessions, matcher=MATCHERS[config.matcher]
+            ttl_s=config.ttl_s,
+            max_sessions=config.max_sessions,
+            max_bytes=config.max_total_bytes,
+            matcher=self._matcher,
+            owns=self.journal.owns,
         )
+        self._runner = TurnRunner(chat, engine, self.store, self.journal)
+        self._assembler = Assembler(config, chat)
 
-    def create(self, spec: SessionSpec) -> Session:
-        """A new session; expired ones go first when the cap is reached."""
-        if len(self.store) >= self.config.max_sessions:
+    async def open(self) -> None:
+        """Read the whole log, unless the parts of it that are this process's are still to be named."""
+        if self.journal.log is not None and not self.config.shards_on_demand:
+            for shard in range(self.journal.log.num_shards):
+                await self.acquire(shard)
+
+    async def acquire(self, shard: int) -> int:
+        """Take over a shard of the log with the sessions in it; their number. SessionError 423 while it is owned."""
+        sessions = await self.journal.acquire(shard, self.chat, self._matcher)
+        for session in sessions:
+            self.store.add(session)
+        self.drop_expired()
+        return len(sessions)
+
+    async def release(self, shard: int) -> bool:
+        """Give a shard up with its sessions, unless one of them is at work: then False."""
+        log = self.journal.log
+        if log is None or shard not in log.held:
+            return True
+        sessions = [s for s in self.store.all() if log.shard_of(s.session_id) == shard]
+        if any(session.running for session in sessions):
+            return False
+        for session in sessions:
+            self.store.drop(session)
+        await log.release(shard)
+        return True
+
+    async def create(self, spec: SessionSpec) -> Session:
+        """A new session; expired ones go first when a cap is reached. It is in the log when this returns."""
+        full = len(self.store) >= self.config.max_sessions
+        if full or (self.config.max_total_bytes is not None and self.store.nbytes >= self.config.max_total_bytes):
             self.drop_expired()
-        return self.store.create(spec)
+        session = self.store.create(spec)
+        try:
+            await self.journal.durable(session, self.journal.opened(session))
+        except MilesError:
+            self.store.drop(session)
+            raise
+        return session
 
     async def start(
         self, session_id: str, request: TurnRequest, *, key: str | None = None, retry: bool = False
@@ -56,20 +101,27 @@ class SessionService:
         key: Idempotency-Key; the same key gives the same turn. retry: the client says that it sends the request again.
         An identical request also joins an attempt whose caller left before it had the answer.
         """
-        context = await self._context_length()
+        limits = await self._limits()
         await _settled(self.store.get(session_id).attempts.get(request.fingerprint))
         session = self.store.get(session_id)
         if earlier := _earlier(session, request, key, retry):
+            self._name(session, earlier, key)
             earlier.join()
             return earlier
-        plan = plan_turn(session, request, self.chat, self.config, context=context)
-        attempt = Attempt(request.fingerprint, plan.turn_id, prompt_tokens=len(plan.prompt_ids))
+        self._check_room(session)
+        plan = plan_turn(session, request, self.chat, self.config, limits=limits)
+        attempt = Attempt(
+            request.fingerprint,
+            plan.turn_id,
+            prompt_tokens=len(plan.prompt_ids),
+            on_delivery=partial(self.journal.delivery, session),
+        )
         attempt.join()
         session.attempts[request.fingerprint] = attempt
         if key is not None:
             session.keyed[key] = attempt
         session.running.add(attempt)
-        attempt.task = asyncio.create_task(self._run(session, request, plan, attempt))
+        attempt.task = asyncio.create_task(self._runner.run(session, request, plan, attempt))
         return attempt
 
     def count_tokens(self, session_id: str, request: TurnRequest) -> int:
@@ -78,20 +130,7 @@ class SessionService:
 
     async def samples(self, session_id: str, *, prompt_id: str, rollout_id: str) -> list[Sample]:
         """The session's training samples; SessionError 422 when they cannot be assembled."""
-        session = self.store.get(session_id)
-        turns, failed = tuple(session.tree.turns), session.failed
-        try:
-            return await asyncio.to_thread(
-                assemble,
-                turns,
-                self.chat,
-                prompt_id=prompt_id,
-                rollout_id=rollout_id,
-                keep_retries=self.config.keep_retries,
-                metadata={"session": dict(session.spec.metadata), "failed_turns": failed},
-            )
-        except (RecordError, TokenError) as error:
-            raise SessionError(f"samples cannot be assembled: {error}", status=422) from error
+        return await self._assembler.samples(self.store.get(session_id), prompt_id=prompt_id, rollout_id=rollout_id)
 
     async def describe(self, session_id: str) -> Mapping[str, Any]:
         """Turns, tree and mismatch report as JSON."""
@@ -100,31 +139,42 @@ class SessionService:
 
     async def delete(self, session_id: str) -> None:
         """Forget the session and end what runs in it; SessionError 404 when there is none."""
-        await self._end(self.store.remove(session_id), "the session was deleted.")
+        session = self.store.remove(session_id)
+        self.journal.ended(session)
+        await self._end(session, SessionError("the session was deleted.", status=404))
 
     def drop_expired(self) -> int:
         """Forget the sessions that nobody came back to; their number."""
         expired = self.store.expired()
         for session in expired:
-            self.store.remove(session.session_id)
+            self.store.drop(session)
+            self.journal.ended(session)
         return len(expired)
 
-    async def sweep(self) -> None:
-        """Drop expired sessions for ever; cancel to end."""
+    async def tend(self) -> None:
+        """Drop expired sessions and look after the log for ever; cancel to end."""
+        if self.journal.log is None:
+            await self._sweep()
+        else:
+            await asyncio.gather(self._sweep(), self.journal.log.tend())
+
+    async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(self.config.sweep_s)
             self.drop_expired()
 
     async def close(self) -> None:
-        """End every running turn and the engine's connections."""
+        """End every running turn, the engine's connections and the log."""
         for session in self.store.all():
-            await self._end(session, "the session server is stopping.")
+            await self._end(session, SessionError("the session server is stopping.", status=503))
         await self._engine.close()
+        if self.journal.log is not None:
+            await self.journal.log.close()
 
-    async def _end(self, session: Session, reason: str) -> None:
+    async def _end(self, session: Session, reason: SessionError) -> None:
         running = list(session.running)
         for attempt in running:
-            attempt.fail(SessionError(reason, status=404))
+            attempt.fail(reason)
             if attempt.task is not None:
                 attempt.task.cancel()
         for attempt in running:
@@ -132,91 +182,26 @@ class SessionService:
                 with suppress(asyncio.CancelledError):
                     await attempt.task
 
-    async def _context_length(self) -> int:
-        if self._context is None:
-            self._context = await context_length(self._engine, self.config.model_dir)
-        return self._context
+    def _name(self, session: Session, attempt: Attempt, key: str | None) -> None:
+        """Let a further Idempotency-Key stand for the attempt."""
+        if key is None or key in session.keyed:
+            return
+        session.keyed[key] = attempt
+        if attempt.turn is not None:
+            self.journal.key(session, attempt.turn, key)
 
-    async def _run(self, session: Session, request: TurnRequest, plan: TurnPlan, attempt: Attempt) -> None:
-        """Sample and record one planned turn; every way out settles the attempt."""
-        try:
-            generation = await self._generate(session, request, plan, attempt) if plan.room > 0 else None
-            attempt.succeed(self._record(session, plan, generation, attempt))
-        except MilesError as error:
-            attempt.fail(error)
-        except Exception as error:  # noqa: BLE001 - callers that wait must get an answer, whatever went wrong here
-            attempt.fail(SessionError(f"the turn failed inside the server: {error!r}.", status=500))
-        finally:
-            attempt.fail(SessionError("the turn was cancelled.", status=404))
-            session.running.discard(attempt)
-            self.store.touch(session)
-            if attempt.turn is None:
-                self._forget(session, plan, attempt)
+    async def _limits(self) -> Limits:
+        if self._found_limits is None:
+            self._found_limits = await engine_limits(self._engine, self.config.model_dir)
+        return self._found_limits.less(self.config.context_margin)
 
-    async def _generate(self, session: Session, request: TurnRequest, plan: TurnPlan, attempt: Attempt) -> Generation:
-        body = {
-            "input_ids": plan.prompt_ids,
-            "return_logprob": True,
-            "sampling_params": {**plan.sampling, "stop_token_ids": list(self.chat.stop_token_ids)},
-            "rid": f"{session.session_id}-{plan.turn_id}-{session.failed}",
-        }
-        if not request.stream:
-            return await self._engine.generate(body, routing_key=session.session_id)
-        parser = plan.transcript.stream_parser()
-        async for part in self._engine.stream(body, routing_key=session.session_id):
-            if isinstance(part, Generation):
-                attempt.publish(parser.finish())
-                return part
-            attempt.publish(parser.feed(part.ids))
-        raise EngineError("the engine ended its stream without an answer.", status=502)
-
-    def _record(self, session: Session, plan: TurnPlan, generation: Generation | None, attempt: Attempt) -> Turn:
-        """Add the turn to the tree; nothing waits in here."""
-        transcript = plan.transcript
-        message: Mapping[str, Any] = {"role": "assistant", "content": ""}
-        if generation is not None:
-            message = transcript.parse(generation.ids)
-            transcript = transcript.sampled(
-                generation.ids,
-                message=message,
-                logprobs=generation.logprobs,
-                weight_versions=generation.weight_versions,
-                finish=generation.finish,
+    def _check_room(self, session: Session) -> None:
+        """SessionError 409 or 429 when one more turn would be too much."""
+        if session.nbytes >= self.config.max_session_bytes:
+            raise SessionError(
+                f"the session holds {session.nbytes} bytes, the limit is {self.config.max_session_bytes}.", status=409
             )
-        turn = Turn(
-            number=len(session.tree.turns),
-            turn_id=plan.turn_id,
-            parent=plan.parent,
-            sibling=plan.sibling,
-            depth=plan.depth,
-            extends=plan.extends,
-            end=plan.end,
-            new_messages=plan.new_messages,
-            dialect=plan.dialect,
-            notes=plan.notes,
-            message=message,
-            tools=plan.tools,
-            tools_key=plan.tools_key,
-            keys=plan.keys,
-            transcript=transcript,
-            prompt_tokens=len(plan.prompt_ids),
-            generation=generation,
-            not_extendable=plan.not_extendable,
-            delivered=not attempt.abandoned,
-        )
-        session.tree.record(turn)
-        if plan.parent is not None:
-            plan.parent.delivered = True
-        return turn
-
-    def _forget(self, session: Session, plan: TurnPlan, attempt: Attempt) -> None:
-        """A failed attempt leaves nothing behind, so that the same request can be made again."""
-        session.failed += 1
-        session.tree.unclaim(plan.parent, plan.sibling)
-        if session.attempts.get(attempt.fingerprint) is attempt:
-            del session.attempts[attempt.fingerprint]
-        for key in [key for key, other in session.keyed.items() if other is attempt]:
-            del session.keyed[key]
+        self.store.check_bytes()
 
 
 async def _settled(twin: Attempt | None) -> None:

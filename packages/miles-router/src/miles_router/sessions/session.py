@@ -58,3 +58,9 @@ class Session:
     running: set[Attempt] = field(default_factory=set)
     failed: int = 0
     """Attempts of which no turn came."""
+    nbytes: int = 0
+    """About what its turns take in memory."""
+    ended: bool = False
+    """True when it was deleted or has expired; nothing of it is recorded any more."""
+    damaged: str | None = None
+    """What is missing of it since it came back from a damaged log."""

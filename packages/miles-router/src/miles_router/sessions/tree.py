@@ -1,13 +1,15 @@
 """The turns of a session as a tree: each hangs on the deepest earlier turn whose conversation it continues."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
 import xxhash
 
-from miles_router.sessions.engine import Generation
+from miles_router.sessions.generation import Generation
 from miles_router.sessions.matchers import Matcher
+from miles_tito.transcript import Transcript
 
 Message = Mapping[str, Any]
 
@@ -17,7 +19,8 @@ class Turn:
     """One recorded answer. Nothing changes after recording but `delivered`.
 
     number: order of recording. depth: turns before it in its conversation. sibling: its number among the answers
-    after `parent`. extends: its tokens continue the parent's; False starts a trajectory whose history is all prompt.
+    after `parent`, in the order of arrival. repeat: earlier answers to the same request. extends: its tokens continue
+    the parent's; False starts a trajectory whose history is all prompt.
     end: messages of its conversation, its own answer included. generation: None for an answer that had no room.
     """
 
@@ -25,6 +28,7 @@ class Turn:
     turn_id: str
     parent: "Turn | None"
     sibling: int
+    repeat: int
     depth: int
     extends: bool
     end: int
@@ -32,10 +36,14 @@ class Turn:
     message: Message
     tools: tuple[Message, ...]
     tools_key: str
-    keys: tuple[str, ...]
+    keys: tuple[bytes, ...]
     """The tree's keys of `new_messages`."""
-    transcript: Any
+    digest: bytes
+    """Of the whole request's keys and its tools."""
+    transcript: Transcript
     prompt_tokens: int
+    prompt_digest: bytes
+    """Of the ids that the engine was asked to continue."""
     generation: Generation | None
     dialect: str = "openai_chat"
     """The dialect that the request came in."""
@@ -71,15 +79,20 @@ class Turn:
         """All messages, this answer last."""
         return tuple(message for turn in self.line() for message in (*turn.new_messages, turn.message))
 
-    def place(self) -> tuple[int, ...]:
-        """Sibling numbers from the root: an order that does not depend on timing where the requests do not."""
-        return tuple(turn.sibling for turn in self.line())
+    def place(self) -> tuple[tuple[int, int, bytes], ...]:
+        """Where the turn stands among its session's: an order made of what was asked, never of when it came."""
+        return tuple((turn.repeat, turn.end, turn.digest) for turn in self.line())
 
 
 @dataclass(slots=True)
 class _Node:
-    children: "dict[str, _Node]" = field(default_factory=dict)
+    children: "dict[bytes, _Node]" = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
+
+
+def request_digest(keys: Sequence[bytes], tools_key: str) -> bytes:
+    """One value for all requests with the same conversation under the same tools."""
+    return xxhash.xxh3_128_digest(b"".join(keys) + tools_key.encode())
 
 
 class TurnTree:
@@ -89,34 +102,48 @@ class TurnTree:
         self._matcher = matcher
         self._roots: dict[str, _Node] = {}
         self._nodes: dict[Turn, _Node] = {}
-        self._taken: dict[int | None, set[int]] = {}
+        self._siblings: dict[int | None, set[int]] = {}
+        self._repeats: dict[bytes, set[int]] = {}
+        self._known: dict[bytes, bytes] = {}
         self.turns: list[Turn] = []
 
-    def keys(self, messages: Sequence[Message]) -> tuple[str, ...]:
+    def keys(self, messages: Sequence[Message]) -> tuple[bytes, ...]:
         """A digest of the matcher's key of each message: what is equal has equal digests."""
         return tuple(self._key(message) for message in messages)
 
-    def attach(self, messages: Sequence[Message], keys: Sequence[str], *, tools_key: str) -> Turn | None:
-        """The deepest turn whose whole conversation is a proper prefix of `messages`, under the same tools."""
+    def attach(self, messages: Sequence[Message], keys: Sequence[bytes], *, tools_key: str) -> Turn | None:
+        """The deepest turn whose whole conversation is a proper prefix of `messages`, under the same tools.
+
+        Of turns that fit equally well it is the last answer to the same request.
+        """
         node = self._roots.get(tools_key)
+        scores: dict[Turn | None, int | None] = {None: 0}
         best: Turn | None = None
         for key in keys[:-1]:
             node = node.children.get(key) if node is not None else None
             if node is None:
                 break
-            best = self._best(node.turns, messages) or best
+            best = self._best(node.turns, messages, scores) or best
         return best
 
-    def claim(self, parent: Turn | None) -> int:
-        """The smallest free sibling number after `parent`; give it back with `unclaim` when no turn comes of it."""
-        taken = self._taken.setdefault(None if parent is None else parent.number, set())
-        number = next(n for n in range(len(taken) + 1) if n not in taken)
-        taken.add(number)
-        return number
+    def claim(self, parent: Turn | None, digest: bytes) -> tuple[int, int]:
+        """The smallest free sibling number after `parent`, and the smallest free number of a repeat of this request.
 
-    def unclaim(self, parent: Turn | None, sibling: int) -> None:
-        """Free a number whose turn was never recorded, so that the next attempt is seeded alike."""
-        self._taken[None if parent is None else parent.number].discard(sibling)
+        Give them back with `unclaim` when no turn comes of it.
+        """
+        siblings = self._siblings.setdefault(None if parent is None else parent.number, set())
+        repeats = self._repeats.setdefault(digest, set())
+        return _take(siblings), _take(repeats)
+
+    def unclaim(self, parent: Turn | None, digest: bytes, *, sibling: int, repeat: int) -> None:
+        """Free the numbers of a turn that was never recorded, so that the next attempt is seeded alike."""
+        self._siblings[None if parent is None else parent.number].discard(sibling)
+        self._repeats[digest].discard(repeat)
+
+    def restore_claim(self, turn: Turn) -> None:
+        """Take the numbers of a turn that comes from a log."""
+        self._siblings.setdefault(None if turn.parent is None else turn.parent.number, set()).add(turn.sibling)
+        self._repeats.setdefault(turn.digest, set()).add(turn.repeat)
 
     def record(self, turn: Turn) -> None:
         """Add a turn."""
@@ -127,31 +154,30 @@ class TurnTree:
         self._nodes[turn] = node
         self.turns.append(turn)
 
-    def _key(self, message: Message) -> str:
-        return xxhash.xxh3_128_hexdigest(self._matcher.key(message).encode())
+    def _key(self, message: Message) -> bytes:
+        # A conversation is sent again with each turn: what was seen before costs one hash.
+        seen = xxhash.xxh3_128_digest(orjson.dumps(message, option=orjson.OPT_NON_STR_KEYS))
+        key = self._known.get(seen)
+        if key is None:
+            key = self._known[seen] = xxhash.xxh3_128_digest(self._matcher.key(message).encode())
+        return key
 
-    def _best(self, turns: Sequence[Turn], messages: Sequence[Message]) -> Turn | None:
-        """The turn that fits the sent messages best, the latest of equals."""
-        best: tuple[int, int] | None = None
+    def _best(
+        self, turns: Sequence[Turn], messages: Sequence[Message], scores: dict[Turn | None, int | None]
+    ) -> Turn | None:
+        """The turn that fits the sent messages best; `scores` grows from parents to children along the way."""
+        best: tuple[int, int, int] | None = None
         chosen = None
         for turn in turns:
-            score = self._score(turn, messages)
-            if score is not None and (best is None or (score, turn.number) > best):
-                best, chosen = (score, turn.number), turn
+            so_far = scores.get(turn.parent)
+            here = self._matcher.agreement(turn.message, messages[turn.end - 1]) if so_far is not None else None
+            score = scores[turn] = None if so_far is None or here is None else so_far + here
+            if score is not None and (best is None or (score, turn.repeat, turn.number) > best):
+                best, chosen = (score, turn.repeat, turn.number), turn
         return chosen
 
-    def _score(self, turn: Turn, messages: Sequence[Message]) -> int | None:
-        total = 0
-        for part in _upwards(turn):
-            score = self._matcher.agreement(part.message, messages[part.end - 1])
-            if score is None:
-                return None
-            total += score
-        return total
 
-
-def _upwards(turn: Turn) -> Iterator[Turn]:
-    part: Turn | None = turn
-    while part is not None:
-        yield part
-        part = part.parent
+def _take(taken: set[int]) -> int:
+    number = next(n for n in range(len(taken) + 1) if n not in taken)
+    taken.add(number)
+    return number

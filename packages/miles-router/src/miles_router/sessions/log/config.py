@@ -1,0 +1,26 @@
+"""What the session log can be told."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, Strict
+
+from miles_core.config import Config
+
+
+class LogConfig(Config):
+    """Options of the session log."""
+
+    folder: Annotated[Path, Strict(False)]
+    """Where it lies; servers that share sessions share it."""
+    shards: int = Field(default=1, ge=1, le=4096)
+    """Parts that processes own separately. Fixed when the folder is made; several processes want some for each."""
+    fsync: Literal["none", "interval", "always"] = "interval"
+    """When records are forced to the disk, which matters for a crash of the machine; the end of the process alone loses
+    none of them. `interval`: every `fsync_interval_s`. `always`: before an answer ends, one sync for all that wait."""
+    fsync_interval_s: float = Field(default=1.0, gt=0)
+    """Time between two syncs."""
+    segment_bytes: int = Field(default=64 << 20, ge=1 << 12)
+    """Size at which a segment file is followed by a new one."""
+    compact_s: float = Field(default=30.0, gt=0)
+    """Time between two looks for segments that ended sessions fill."""
