@@ -64,7 +64,8 @@ class Scene:
         if all(place >= 0 for place in places):
             return min(places)
         lost = next(n for n, p in enumerate(self.placed) if any(word not in self.shown for word in p.words))
-        at = max((self.shown.rfind(word) + len(word) for word in self.last.words if word in self.shown), default=0)
+        seen = [self.shown.rfind(word) + len(word) for word in self.last.words if word in self.shown]
+        at = max(seen, default=max(0, len(self.shown) - _WIDTH))
         message = self.new[lost]
         raise self._refusal(
             f"the template drops the text of the {message['role']} message",
@@ -130,9 +131,9 @@ class Scene:
 
     def readable(self, text: str) -> str:
         """The text with the messages' own words where it has sentinels."""
-        for placed, message in ((self.last, self.turn), *zip(self.placed, self.new, strict=True)):
-            for word in placed.words:
-                text = text.replace(word, _short(_words_of(message)))
+        for placed in (self.last, *self.placed):
+            for word, original in zip(placed.words, placed.originals, strict=True):
+                text = text.replace(word, _short(original))
         return text
 
 

@@ -116,7 +116,8 @@ def structure_of(fixed: Sequence[str], marker: Marker, stops: Collection[str]) -
 def _missing(rest: str, text: str, turn: int, marker: Marker) -> Difference:
     """The fixed text does not occur: say what kind of difference that is, against the place where it fits best."""
     first = marker.first(text)
-    at = _best_start(rest, text, first[0] if first and first.start() == 0 else "")
+    opening = first[0] if turn and first and first.start() == 0 else ""
+    at = _best_start(rest, text, opening)
     found = rest[at : at + len(text)]
     wanted, have = ([m[0] for m in marker.written(part)] for part in (text, found))
     if len(wanted) != len(have):

@@ -1,6 +1,8 @@
 """What goes wrong with tokens, with the place where it shows."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from miles_core.errors import TokenError
 
@@ -45,14 +47,29 @@ class TemplateError(TokenError):
 class NotExtendable(TokenError):  # noqa: N818 (the public name says what the transcript is)
     """The new messages cannot be appended with a proof that the ids are those of a whole render.
 
-    reason: one sentence. role: role of the first new message. divergence: where the renders part, if that is the cause.
-    help: what would make it possible.
+    reason: one sentence. role: role of the first new message. divergence: the first difference, between what was to be
+    written and what is. help: what would make it possible. arguments: the template arguments that would, if any do.
     """
 
-    def __init__(self, reason: str, *, role: str, divergence: Divergence | None = None, help: str = "") -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        role: str,
+        divergence: Divergence | None = None,
+        help: str = "",
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self.reason = reason
         self.role = role
         self.divergence = divergence
         self.help = help
+        self.arguments = dict(arguments or {})
         shown = f" {str(divergence)[:400]}." if divergence else ""
         super().__init__(f"cannot append a {role} message: {reason}{shown} {help}".rstrip())
+
+    def with_help(self, help: str, arguments: Mapping[str, Any]) -> "NotExtendable":
+        """The same refusal with another way out."""
+        return NotExtendable(
+            self.reason, role=self.role, divergence=self.divergence, help=help, arguments=arguments or self.arguments
+        )

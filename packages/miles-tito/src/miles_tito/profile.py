@@ -17,18 +17,10 @@ from miles_tito.parsers.detect import detect
 from miles_tito.profile_json import dumped, values_in
 from miles_tito.render import ChatTemplate
 from miles_tito.sentinels import with_sentinels
+from miles_tito.switches import switches
 from miles_tito.vocabulary import Vocabulary
 
 Message = Mapping[str, Any]
-KEEPS_REASONING: tuple[Mapping[str, Any], ...] = (
-    {"preserve_thinking": True},
-    {"clear_thinking": False},
-    {"truncate_history_thinking": False},
-    {"drop_thinking": False},
-    {"keep_past_thinking": True},
-)
-"""Template arguments known to keep reasoning in history."""
-
 EPOCH = datetime(2026, 1, 1, 12, 0, 0)
 """The clock of every render that derives something."""
 
@@ -57,6 +49,7 @@ class Profile:
     roles: roles whose text shows up when appended after a turn. reasoning_kept: None, or the template arguments (maybe
     none) under which reasoning stays in history after the next user message. format: how turns are parsed.
     proofs: per append kind, "bounded" (the suffix does not depend on the history) or "history" (derived from it).
+    cures: per append kind that was refused, the template arguments with which it would be sound.
     """
 
     fingerprint: str
@@ -69,6 +62,7 @@ class Profile:
     reasoning_kept: Mapping[str, Any] | None
     format: str
     proofs: Mapping[str, str] = field(default_factory=dict)
+    cures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The profile as JSON text with the version of its form."""
@@ -96,6 +90,10 @@ class Profile:
     def with_proof(self, kind: str, proof: str) -> Self:
         """The profile with one more proved kind."""
         return replace(self, proofs={**self.proofs, kind: proof})
+
+    def with_cure(self, kind: str, arguments: Mapping[str, Any]) -> Self:
+        """The profile with the template arguments that make one more kind sound."""
+        return replace(self, cures={**self.cures, kind: dict(arguments)})
 
 
 def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Profile, ChatTemplate]:
@@ -247,7 +245,7 @@ def _roles(template: ChatTemplate) -> tuple[str, ...]:
 
 def _reasoning_kept(template: ChatTemplate) -> Mapping[str, Any] | None:
     turn = {**SAYS, "reasoning_content": "zqreasonqz"}
-    for kwargs in ({}, *KEEPS_REASONING):
+    for kwargs in ({}, *switches(template)):
         tried = template.with_kwargs(kwargs)
         text = try_render(tried, [USER, turn, USER])
         if text and "zqreasonqz" in text:

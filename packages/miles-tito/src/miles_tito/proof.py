@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from miles_tito.derive import Deriver, History
+from miles_tito.derive import USER, Deriver, History
 from miles_tito.errors import NotExtendable
 from miles_tito.profile import CALL, EPOCH, LOOK
 
@@ -41,18 +41,40 @@ class Prover:
     """Proves kinds of append for one template; the histories it grows are kept."""
 
     def __init__(self, deriver: Deriver) -> None:
-        self._deriver = deriver
+        self.deriver = deriver
         self._grown: dict[bool, list[History]] = {}
 
     def prove(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
         """A bounded proof when that suffix is the one of every history which the template lets grow."""
-        tools = (_OTHER,) if with_tools else ()
-        if with_tools not in self._grown:
-            self._grown[with_tools] = _stages(self._deriver, tools)
         for proof in (BOUNDED, BOUNDED_WITH_TOOLS):
-            if self._holds(turn, new, proof, self._grown[with_tools], tools):
+            if self._holds(turn, new, proof, self._histories(with_tools), _tools(with_tools)):
                 return proof
         return FROM_HISTORY
+
+    def extends(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> bool:
+        """True when some history can be grown and the append is right after every one that can."""
+        histories = self._histories(with_tools)
+        try:
+            for history in histories:
+                self.deriver.whole(history, turn, new, _tools(with_tools), EPOCH)
+        except NotExtendable:
+            return False
+        return bool(histories)
+
+    def sees(self, other: Deriver, turn: Message, new: Sequence[Message], *, with_tools: bool) -> bool:
+        """True when the other deriver's template writes that append otherwise after some history."""
+        histories = self._histories(with_tools) or [History(messages=(USER,), fixed=(), sampled=())]
+        lasts = (histories[0], max(histories, key=lambda history: len(history.messages)))
+        return any(
+            _written(other, history, turn, new, _tools(with_tools))
+            != _written(self.deriver, history, turn, new, _tools(with_tools))
+            for history in lasts
+        )
+
+    def _histories(self, with_tools: bool) -> list[History]:
+        if with_tools not in self._grown:
+            self._grown[with_tools] = _stages(self.deriver, _tools(with_tools))
+        return self._grown[with_tools]
 
     def _holds(
         self,
@@ -63,12 +85,25 @@ class Prover:
         tools: Sequence[Message],
     ) -> bool:
         try:
-            suffix = self._deriver.bounded(turn, new, EPOCH, tools=context_tools(proof))
+            suffix = self.deriver.bounded(turn, new, EPOCH, tools=context_tools(proof))
             return suffix is not None and all(
-                self._deriver.whole(history, turn, new, tools, EPOCH).text == suffix.text for history in histories
+                self.deriver.whole(history, turn, new, tools, EPOCH).text == suffix.text for history in histories
             )
         except NotExtendable:
             return False
+
+
+def _written(
+    deriver: Deriver, history: History, turn: Message, new: Sequence[Message], tools: Sequence[Message]
+) -> str | None:
+    try:
+        return deriver.marked([*history.messages, turn, *new], tools, EPOCH, str(new[0]["role"]))
+    except NotExtendable:
+        return None
+
+
+def _tools(with_tools: bool) -> tuple[Message, ...]:
+    return (_OTHER,) if with_tools else ()
 
 
 def context_tools(proof: str) -> tuple[Message, ...]:

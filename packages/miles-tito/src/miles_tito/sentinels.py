@@ -11,11 +11,12 @@ from miles_core.messages import text_of
 class Placed:
     """A message with sentinels for its text; needed are those that a template may not drop.
 
-    Beside tool calls the text may be dropped: it is the calls that must survive.
+    Beside tool calls the text may be dropped: it is the calls that must survive. originals: what each word stands for.
     """
 
     message: dict[str, Any]
     words: tuple[str, ...]
+    originals: tuple[str, ...] = ()
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -43,9 +44,11 @@ def with_sentinels(message: Mapping[str, Any], name: str, number: int) -> Placed
     """
     plain = {k: v for k, v in message.items() if k not in ("reasoning_content", "reasoning", "thinking", "tool_calls")}
     words: list[str] = []
+    originals: list[str] = []
     calls = [call for call in message.get("tool_calls") or () if not call.get("invalid")]
     if text_of(message.get("content")) or not calls:
         words.append(sentinel(name, number))
+        originals.append(text_of(message.get("content")))
         plain["content"] = words[0]
     else:
         plain["content"] = ""
@@ -53,9 +56,10 @@ def with_sentinels(message: Mapping[str, Any], name: str, number: int) -> Placed
         plain["tool_calls"] = []
         for place, call in enumerate(calls):
             words.append(sentinel(f"{name}{number}call".translate(_LETTERS), place))
+            originals.append(str(call["function"].get("arguments")))
             function = {**call["function"], "arguments": {"zq": words[-1]}}
             plain["tool_calls"].append({**call, "function": function})
-    return Placed(plain, tuple(words))
+    return Placed(plain, tuple(words), tuple(originals))
 
 
 _LETTERS = str.maketrans("0123456789", "abcdefghij")

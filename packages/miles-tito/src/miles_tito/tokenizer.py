@@ -10,8 +10,9 @@ from miles_core.errors import TokenError
 from miles_core.messages import check_messages
 from miles_core.sample import Finish, Origin, Span
 from miles_tito.compare import Report
+from miles_tito.cures import Cures
 from miles_tito.derive import Deriver, Suffix, render_marked
-from miles_tito.errors import NotExtendable
+from miles_tito.errors import Divergence, NotExtendable
 from miles_tito.families import family_named
 from miles_tito.families.fit import arguments_of, format_of, with_stops_of
 from miles_tito.loading import load
@@ -48,6 +49,7 @@ class ChatTokenizer:
         self._format = turn_format or format_named(found.format)
         self._deriver = Deriver(self._template, vocabulary.marker, found.stops, found.prefills)
         self._prover = Prover(self._deriver)
+        self._cures = Cures(self._prover)
         self._lock = threading.Lock()
         self._profile = found
 
@@ -146,37 +148,60 @@ class ChatTokenizer:
             raise TokenError("expected at least one message to append, found none.")
         role = new_messages[0]["role"]
         if transcript.awaits_turn:
-            raise NotExtendable(
-                "the transcript awaits a turn", role=role, help="Begin again with all messages, or sample a turn first."
+            raise _refused(
+                transcript,
+                "the transcript awaits a turn",
+                role,
+                expected="a sampled turn",
+                help="Sample a turn first, or begin a new transcript from all messages.",
             )
         self._check_finish(transcript, role, close_truncated=close_truncated)
-        suffix = self._suffix(transcript, new_messages)
+        try:
+            suffix = self._suffix(transcript, new_messages)
+        except NotExtendable as error:
+            raise self._helped(error, transcript, new_messages) from error
         return self._extended(transcript, suffix, new_messages)
 
     def _check_finish(self, transcript: Transcript, role: str, *, close_truncated: bool) -> None:
         finish, ids = transcript.last.finish, transcript.last.spans[0].ids
         if finish is Finish.ABORTED:
-            raise NotExtendable("the last turn was aborted", role=role, help="Sample the turn again.")
+            raise _refused(
+                transcript,
+                "the last turn was aborted",
+                role,
+                expected="a finished turn",
+                help="Sample the turn again from `transcript.parent`.",
+            )
         ended = bool(ids) and ids[-1] in self.stop_token_ids
         if finish is Finish.LENGTH and not ended and not close_truncated:
-            raise NotExtendable(
+            raise _refused(
+                transcript,
                 "the last turn was truncated before its stop token",
-                role=role,
+                role,
+                expected=" or ".join(self._profile.stops),
                 help="Pass close_truncated=True to close it with masked end-of-turn tokens.",
             )
 
     def _suffix(self, transcript: Transcript, new: Sequence[Message]) -> Suffix:
         turn = transcript.last.messages[0]
-        prepared = self._template.normalised([turn, *new])[1:]
-        if transcript.all_sampled and may_be_bounded(prepared):
-            kind = kind_of(turn, prepared, with_tools=bool(transcript.tools))
-            proof = self._proof(kind, turn, prepared, with_tools=bool(transcript.tools))
+        if transcript.all_sampled and may_be_bounded(new):
+            kind = kind_of(turn, new, with_tools=bool(transcript.tools))
+            proof = self._proof(kind, turn, new, with_tools=bool(transcript.tools))
             if proof != FROM_HISTORY:
-                suffix = self._deriver.bounded(turn, prepared, transcript.now, tools=context_tools(proof))
+                suffix = self._deriver.bounded(turn, new, transcript.now, tools=context_tools(proof))
                 if suffix is not None:
                     return suffix
         history = history_of(transcript, self._vocabulary, self._deriver, self.stop_token_ids)
-        return self._deriver.whole(history, turn, prepared, transcript.tools, transcript.now)
+        return self._deriver.whole(history, turn, new, transcript.tools, transcript.now)
+
+    def _helped(self, error: NotExtendable, transcript: Transcript, new: Sequence[Message]) -> NotExtendable:
+        turn, with_tools = transcript.last.messages[0], bool(transcript.tools)
+        with self._lock:
+            helped = self._cures.helped(error, turn, new, with_tools=with_tools)
+            if helped.arguments:
+                kind = kind_of(turn, new, with_tools=with_tools)
+                self._profile = self._profile.with_cure(kind, helped.arguments)
+        return helped
 
     def _proof(self, kind: str, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
         known = self._profile.proofs.get(kind)
@@ -261,6 +286,14 @@ class ChatTokenizer:
     def _check(messages: Sequence[Message], tools: Sequence[Message] | None) -> None:
         check_messages(messages)
         refuse_marks([*messages, *(tools or ())])
+
+
+def _refused(transcript: Transcript, reason: str, role: str, *, expected: str, help: str) -> NotExtendable:
+    """A refusal for the state that the transcript is in: what it lacks is missing at its end."""
+    tail = [number for span in transcript.last.spans for number in span.ids][-20:]
+    before = transcript._chat.vocabulary.decode(tail)
+    divergence = Divergence(offset=transcript.num_tokens, before=before, expected=expected, found="")
+    return NotExtendable(reason, role=role, divergence=divergence, help=help)
 
 
 def _without_stop(piece: Piece) -> Piece:
