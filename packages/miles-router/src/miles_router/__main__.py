@@ -8,6 +8,8 @@ from miles_core import env
 from miles_core.errors import ConfigError, MilesError
 from miles_router.app import create_router_app
 from miles_router.config import RouterConfig
+from miles_router.middleware.table import middleware_of
+from miles_router.policies.table import POLICY_NAMES, policy_of
 from miles_router.serve import bind, run, url_of
 from miles_router.sessions.app import SessionApp, create_session_app
 from miles_router.sessions.config import SessionServerConfig
@@ -16,6 +18,10 @@ EXAMPLES = """
 examples:
   python -m miles_router --worker http://127.0.0.1:30000 --worker http://127.0.0.1:30001
       route to two engines; further ones join by POST /add_worker
+  python -m miles_router --worker https://models.example.org/v1
+      in front of any OpenAI-compatible server
+  python -m miles_router --worker URL --worker URL --policy session_affinity
+      calls with one X-SMG-Routing-Key go to one engine, whose prefix cache is warm
   python -m miles_router --model-dir MODEL --worker http://127.0.0.1:30000
       the same, with a session server under /sessions
   python -m miles_router --model-dir MODEL --engine-url http://127.0.0.1:30080
@@ -39,9 +45,24 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--host", default="127.0.0.1", help="address to listen on (default: loopback only)")
     options.add_argument("--port", type=int, default=30080, help="0 takes a free one (default: 30080)")
     options.add_argument("--context-length", type=int, metavar="N", help="context in tokens (default: ask)")
+    options.add_argument(
+        "--policy",
+        default="least_active",
+        metavar="NAME[,OPTION=VALUE...]",
+        help=f"who gets a call: {', '.join(POLICY_NAMES)}, or module:attribute of your own (default: least_active)",
+    )
+    options.add_argument(
+        "--middleware",
+        action="append",
+        default=[],
+        metavar="NAME[,OPTION=VALUE...]",
+        help="what stands around the calls: prefix_tokens, or module:attribute of your own; may be repeated",
+    )
     options.add_argument("--queue-timeout", type=float, default=30.0, metavar="S", help="wait for a worker (30)")
     options.add_argument("--ttl", type=float, default=3600.0, metavar="S", help="life of an idle session (3600)")
     options.add_argument("--max-connections", type=int, metavar="N", help="connections beyond this are answered 503")
+    options.add_argument("--drain", type=float, default=10.0, metavar="S", help="for calls to end after SIGTERM (10)")
+    options.add_argument("--reuse-port", action="store_true", help="share the port with the process to be replaced")
     options.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
     return options
 
@@ -53,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser().error("--engine-url goes with --model-dir and without --worker.")
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s router %(levelname)s %(message)s")
     try:
-        listener = bind(options.host, options.port)
+        listener = bind(options.host, options.port, reuse_port=options.reuse_port)
     except ConfigError as error:
         parser().error(str(error))
     try:
@@ -66,6 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         listener=listener,
         log_level=options.log_level,
         max_connections=options.max_connections,
+        drain_s=options.drain,
         on_ready=lambda url: print(f"listening on {url}", flush=True),
     )
 
@@ -90,6 +112,8 @@ def _app(options: argparse.Namespace, *, own_url: str) -> object:
         token=token,
         worker_token=engine_token,
         queue_timeout_s=options.queue_timeout,
+        policy=policy_of(options.policy),
+        middleware=tuple(middleware_of(text) for text in options.middleware),
     )
     return create_router_app(config_of_router, sessions=sessions)
 

@@ -9,7 +9,8 @@ from miles_router.answers import Scope
 from miles_router.headers import Field
 
 if TYPE_CHECKING:
-    from miles_router.front_connection import FrontConnection, FrontRequest
+    from miles_router.front_connection import FrontConnection
+    from miles_router.front_request import FrontRequest
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from email.utils import formatdate
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from miles_router.answers import Gate
@@ -13,11 +12,6 @@ from miles_router.proxy import Proxy
 
 if TYPE_CHECKING:
     from miles_router.front_connection import FrontConnection
-
-STATUS_LINES = {
-    status: b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode() if status in set(HTTPStatus) else b"")
-    for status in range(100, 600)
-}
 
 
 class Front:

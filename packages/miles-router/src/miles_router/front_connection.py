@@ -10,55 +10,17 @@ import httptools
 
 from miles_router.answers import error_answer
 from miles_router.asgi_call import AsgiCall
-from miles_router.exchange import Exchange
-from miles_router.front import STATUS_LINES, Front
+from miles_router.front import Front
+from miles_router.front_request import FrontRequest, answer_head
 from miles_router.headers import Field
 
 HEAD_BYTES = 1 << 16
 """Largest head of a request."""
 DISCARD_BYTES = 1 << 23
 """Of a body that nobody wants, so much is read to let its sender see the answer."""
+LAST_CALL_S = 0.1
+"""So long an idle connection may still bring a request when the server ends."""
 NEVER = float("inf")
-
-
-class FrontRequest:
-    """One request as far as it has come, and who answers it."""
-
-    __slots__ = (
-        "answered",
-        "app_call",
-        "complete",
-        "discarded",
-        "exchange",
-        "expects_continue",
-        "headers",
-        "http_version",
-        "keep_alive",
-        "length",
-        "method",
-        "parts",
-        "refused",
-        "size",
-        "target",
-    )
-
-    def __init__(self, method: bytes, target: bytes, headers: list[Field]) -> None:
-        self.method = method
-        self.target = target
-        self.headers = headers
-        self.http_version = "1.1"
-        self.keep_alive = True
-        self.length: int | None = None
-        self.expects_continue = False
-        self.parts: list[bytes] = []
-        """Of the body: what came and was not handed on."""
-        self.size = 0
-        self.complete = False
-        self.discarded = 0
-        self.exchange: Exchange | None = None
-        self.app_call: AsgiCall | None = None
-        self.refused = False
-        self.answered = False
 
 
 class FrontConnection(asyncio.Protocol):
@@ -86,7 +48,9 @@ class FrontConnection(asyncio.Protocol):
         self._held = False
         self._reading = True
         self._closing = False
-        """True when no further request is taken."""
+        """True when nothing more is read."""
+        self._draining = False
+        """True when the server ends: what is under way is answered, and the connection closed."""
         self._gone = False
         self._head = b""
         """Of the answer: written with the first piece of its body."""
@@ -107,7 +71,7 @@ class FrontConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        if self._closing and self._incoming is None and not self._head_bytes:
+        if self._closing and self._incoming is None:
             return
         incoming = self._incoming
         if incoming is None:
@@ -161,9 +125,12 @@ class FrontConnection(asyncio.Protocol):
     # What the server and its front call.
 
     def shutdown(self) -> None:
-        """Take no further request; end when the answer under way is complete."""
-        self._closing = True
-        if self._current is None and not self._head_bytes:
+        """End when the answer under way is complete; a request that is on its way here is still answered."""
+        self._draining = True
+        self._loop.call_later(LAST_CALL_S, self._close_if_idle)
+
+    def _close_if_idle(self) -> None:
+        if self._current is None and not self._head_bytes and not self._gone:
             self.transport.close()
 
     def expire(self) -> None:
@@ -200,15 +167,8 @@ class FrontConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """The head is whole."""
         parser = self._parser
-        request = FrontRequest(parser.get_method(), self._target, self._headers)
-        request.http_version = parser.get_http_version()
-        # An HTTP/1.0 caller is not told of kept connections, which it would have to ask for.
-        request.keep_alive = request.http_version == "1.1" and parser.should_keep_alive()
-        for name, value in self._headers:
-            if name == b"content-length":
-                request.length = int(value)
-            elif name == b"expect":
-                request.expects_continue = value.lower() == b"100-continue"
+        request = FrontRequest(parser.get_method(), self._target, self._headers, parser.get_http_version())
+        request.keep_alive &= parser.should_keep_alive()
         self._incoming = request
         if self._current is None:
             self._open(request)
@@ -244,9 +204,7 @@ class FrontConnection(asyncio.Protocol):
             request.keep_alive = False
             self._refuse(request, 405, "this is no forward proxy: CONNECT is not served.", {"Allow": "GET, POST"})
             return
-        path = request.target.partition(b"?")[0]
-        if not path.startswith(b"/"):
-            path = self._origin_form(request)
+        path = request.path()
         direct = front.is_direct(unquote_to_bytes(path) if b"%" in path else path)
         if direct and (refusal := front.gate.refusal({"headers": request.headers})) is not None:
             self._refuse(request, refusal.status, refusal.message, dict(refusal.headers))
@@ -255,15 +213,6 @@ class FrontConnection(asyncio.Protocol):
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if not direct:
             request.app_call = AsgiCall(self, request, path)
-
-    def _origin_form(self, request: FrontRequest) -> bytes:
-        """The path of a target in absolute form, which is what remains of it; `*` and authorities have none."""
-        if b"://" not in request.target:
-            return b"/" + request.target
-        rest = request.target.partition(b"://")[2]
-        slash = rest.find(b"/")
-        request.target = rest[slash:] if slash >= 0 else b"/"
-        return request.target.partition(b"?")[0]
 
     def _take(self, request: FrontRequest, data: bytes) -> None:
         """A piece of the current request's body."""
@@ -326,23 +275,16 @@ class FrontConnection(asyncio.Protocol):
         """See `Caller`."""
         request = self._current
         assert request is not None
-        lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status]
-        lines += [name + b": " + value for name, value in headers]
-        self._bodiless = request.method == b"HEAD" or status in (204, 304)
-        self._chunked = False
-        if length is not None:
-            if status != 204:
-                lines.append(b"content-length: %d" % length)
-        elif not self._bodiless:
-            self._chunked = request.http_version == "1.1"
-            if self._chunked:
-                lines.append(b"transfer-encoding: chunked")
-        lines.append(self.front.date_line)
-        if self._closing or not request.keep_alive:
+        if self._closing or self._draining:
             request.keep_alive = False
-            lines.append(b"connection: close")
-        lines.append(b"\r\n")
-        self._head = b"\r\n".join(lines)
+        self._bodiless = request.method == b"HEAD" or status in (204, 304)
+        self._chunked = length is None and not self._bodiless and request.http_version == "1.1"
+        framing = None
+        if self._chunked:
+            framing = b"transfer-encoding: chunked"
+        elif length is not None and status != 204:
+            framing = b"content-length: %d" % length
+        self._head = answer_head(status, headers, framing, self.front.date_line, close=not request.keep_alive)
 
     def write(self, data: bytes, *, last: bool) -> None:
         """See `Caller`."""
@@ -400,7 +342,7 @@ class FrontConnection(asyncio.Protocol):
         request = self._current
         self._current = None
         config = self.front.config
-        if self._closing or request is None or not request.keep_alive:
+        if self._closing or self._draining or request is None or not request.keep_alive:
             self._closing = True
             self.deadline = self._loop.time() + config.body_timeout_s  # to read what was written
             self.transport.close()
@@ -451,7 +393,7 @@ class FrontConnection(asyncio.Protocol):
 
     def _give_up(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         """Answer and close, whatever was going on."""
-        request = self._current = FrontRequest(b"GET", b"/", [])
+        request = self._current = FrontRequest(b"GET", b"/", [], "1.1")
         request.complete, request.keep_alive = True, False
         self._incoming = None
         self._refuse(request, status, message, headers)

@@ -13,6 +13,8 @@ from miles_router.worker import Worker
 class HealthChecker:
     """Probes `/health` and `/model_info` of every worker that is due and tells the pool.
 
+    A worker that knows no `/health` (any answer from 300 to 499) is asked for `/v1/models` instead.
+
     session: the HTTP client, owned by the caller. headers: sent with each probe (a worker's bearer token).
     """
 
@@ -24,6 +26,8 @@ class HealthChecker:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._headers = headers or {}
         self._wanted = asyncio.Event()
+        self._plain: set[str] = set()
+        """Workers that have no /health."""
 
     async def run(self) -> None:
         """Probe for ever; cancel to end."""
@@ -50,17 +54,35 @@ class HealthChecker:
         # Put off first, so that a slow probe is not started a second time by the next round.
         worker.next_probe_at = self._pool.clock() + 60.0
         try:
-            status, _ = await self._get(f"{worker.url}/health")
-            if status != 200:
-                self._pool.probe_failed(worker, f"/health answered {status}")
-                return
-            status, info = await self._get(f"{worker.url}/model_info")
+            found = await self._ask(worker.url)
         except TimeoutError:
+            self._plain.discard(worker.url)
             self._pool.probe_failed(worker, f"no answer to a probe within {self._timeout.total:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
+            self._plain.discard(worker.url)
             self._pool.probe_failed(worker, f"probe failed: {type(error).__name__}: {error}")
         else:
-            self._pool.probe_succeeded(worker, version_of(info) if status == 200 else None)
+            if isinstance(found, str):
+                self._pool.probe_failed(worker, found)
+            else:
+                self._pool.probe_succeeded(worker, found)
+
+    async def _ask(self, url: str) -> int | str | None:
+        """The weight version of a worker that is well, None when it tells none; what is wrong as a string."""
+        if url not in self._plain:
+            status, _ = await self._get(f"{url}/health")
+            if status == 200:
+                status, info = await self._get(f"{url}/model_info")
+                return version_of(info) if status == 200 else None
+            if status >= 500:
+                return f"/health answered {status}"
+        # An OpenAI-compatible server without /health: whatever it says of its models, it is there.
+        status, _ = await self._get(f"{url}/v1/models")
+        if status >= 500:
+            self._plain.discard(url)
+            return f"/v1/models answered {status}"
+        self._plain.add(url)
+        return None
 
     async def _get(self, url: str) -> tuple[int, Any]:
         async with self._session.get(

@@ -1,5 +1,6 @@
 """Running an app: in the foreground, or in a thread beside other code."""
 
+import asyncio
 import signal
 import socket
 import threading
@@ -13,14 +14,19 @@ import uvicorn
 from miles_core.errors import ConfigError, DeadlineError
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 lets the system choose one. ConfigError when the address cannot be listened on."""
+def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """A listening socket; port 0 lets the system choose one. ConfigError when the address cannot be listened on.
+
+    reuse_port: share the port with other processes that do so too; the system deals new connections out among them.
+    """
     if not host:  # would mean every interface
         raise ConfigError("expected an address to listen on, found an empty one; give 127.0.0.1, or 0.0.0.0 for all.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
         listener.listen(2048)
     except (OSError, OverflowError, UnicodeError) as error:  # taken or not ours; no port number; no host name
@@ -51,7 +57,9 @@ def run(
     drain_s: float = 10.0,
     on_ready: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM, then let running calls end for `drain_s` seconds.
+    """Serve until SIGINT or SIGTERM, then take no more and let running calls end for `drain_s` seconds.
+
+    The port is free from the signal on, so that a successor can listen there while the last streams still run.
 
     listener: a socket from `bind`, used instead of host and port. max_connections: further ones are answered 503.
     on_ready: called with the URL once the server answers.
@@ -133,6 +141,27 @@ class _Server(uvicorn.Server):
         await super().startup(sockets=sockets)
         if self.started and self._on_ready is not None:
             self._on_ready(self._url)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Connections that the system has made but this server has not yet taken would be reset with the listener.
+        for listener in sockets or ():
+            while (connection := _accept(listener)) is not None:
+                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        await super().shutdown(sockets=sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        make: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = make(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+
+def _accept(listener: socket.socket) -> socket.socket | None:
+    try:
+        return listener.accept()[0]
+    except OSError:  # none waits
+        return None
 
 
 def _uvicorn_config(app: Any, log_level: str, max_connections: int | None, drain_s: float) -> uvicorn.Config:

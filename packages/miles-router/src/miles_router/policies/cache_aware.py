@@ -9,7 +9,7 @@ from miles_core.config import Config
 from miles_router.facts import BYTES_PER_TOKEN, RequestFacts
 from miles_router.policies.bounded_load import within_bound
 from miles_router.policies.policy import Policy
-from miles_router.policies.radix import RadixTree
+from miles_router.radix import RadixTree
 from miles_router.worker import Worker, load_order
 
 
