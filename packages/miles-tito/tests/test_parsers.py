@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miles_tito import StreamParser, join_deltas
-from miles_tito.parsers.formats import HERMES, PLAIN
+from miles_tito.parsers.formats import PLAIN, format_named
 from miles_tito.render import ChatTemplate
 from miles_tito.verify.vocabulary import default_vocabulary
 
+HERMES = format_named("hermes+think")
 VOCABULARY = default_vocabulary(ChatTemplate("<|im_end|><tool_call></tool_call><think></think>"))
 STOP = VOCABULARY.id_of("<|im_end|>")
 

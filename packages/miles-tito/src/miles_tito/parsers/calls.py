@@ -22,15 +22,20 @@ class NotACall(Malformed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A call as the text spells it. identity: the id that the text carries, or None. `Malformed` without a name."""
+    """A call as the text spells it. identity: the id that the text carries, or None. text: the arguments as JSON.
+
+    `Malformed` for what has no form on the wire: no name, text that is no Unicode, numbers that JSON does not know.
+    """
 
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     identity: str | None = None
+    text: str = field(init=False)
 
     def __post_init__(self) -> None:
-        if not self.name or self.name != self.name.strip():
+        if not self.name or self.name != self.name.strip() or not _is_unicode(self.name + (self.identity or "")):
             raise Malformed(f"expected the name of a function, found {self.name!r}")
+        object.__setattr__(self, "text", _json(self.arguments))
 
 
 def call_id(seed: int | str, index: int) -> str:
@@ -45,14 +50,10 @@ def call_id(seed: int | str, index: int) -> str:
 
 def function_call(call: Call, identity: str) -> dict[str, Any]:
     """The call in OpenAI's shape, with its own id where the text carries one; `arguments` is an object as JSON text."""
-    text = json.dumps(call.arguments, ensure_ascii=False)
-    if not _is_unicode(text):
-        # A lone surrogate ("\ud800" in JSON) has no UTF-8 form; escaped it survives the wire.
-        text = json.dumps(call.arguments)
     return {
         "id": call.identity or identity,
         "type": "function",
-        "function": {"name": call.name, "arguments": text},
+        "function": {"name": call.name, "arguments": call.text},
     }
 
 
@@ -66,6 +67,15 @@ def invalid_call(identity: str, body: str, raw: str, error: str) -> dict[str, An
         "raw": raw,
         "error": error,
     }
+
+
+def _json(arguments: Mapping[str, Any]) -> str:
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        # A lone surrogate ("\ud800" in JSON) has no UTF-8 form; escaped it survives the wire.
+        return text if _is_unicode(text) else json.dumps(arguments)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"expected arguments that JSON can hold, found {error}") from error
 
 
 def _is_unicode(text: str) -> bool:

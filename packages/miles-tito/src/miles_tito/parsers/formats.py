@@ -104,6 +104,3 @@ def _hint(part: str) -> str:
     known = [*FORMATS, *REASONING, PLAIN.name]
     near = difflib.get_close_matches(part, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}."
-
-
-HERMES = format_named("hermes+think")

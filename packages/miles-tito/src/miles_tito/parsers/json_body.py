@@ -53,11 +53,17 @@ def call_of(
     ids: Sequence[str] = (),
 ) -> Call:
     """The call that a JSON object with a name and arguments spells. ids: keys under which it may carry its id."""
-    if isinstance(value, dict) and isinstance(value.get("function"), dict) and not set(names) & set(value):
-        value = value["function"] | {key: value[key] for key in ids if key in value}
-    name = _first(value, names) if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise Malformed(f'expected an object with a "{names[0]}", found {type(value).__name__}')
+    if isinstance(value.get("function"), dict) and value.keys().isdisjoint(names):
+        value = value["function"] | {key: item for key, item in value.items() if key != "function"}
+    name = _first(value, names)
     if not isinstance(name, str):
         raise Malformed(f'expected an object with a "{names[0]}"')
+    # A key that means nothing may be a misspelt one that does: its value must not be lost.
+    unknown = next((key for key in value if key not in {*names, *arguments, *ids, "type"}), None)
+    if unknown is not None or value.get("type", "function") != "function":
+        raise Malformed(f'expected "{names[0]}" and "{arguments[0]}", found {unknown or value["type"]!r}')
     identity = _first(value, ids)
     return Call(
         name=name,

@@ -28,8 +28,9 @@ Reader = Callable[[Tape, Schemas], Steps[Sequence[Call]]]
 class CallSyntax:
     """Calls between an opening and a closing mark; `opening=""` knows no calls.
 
-    read: the body after the opening mark. closing: where a call that cannot be read ends; "": at the next opening mark.
+    read: the body after the opening mark. closing: where a call that cannot be read ends, unless the next opens before.
     section: marks around a run of calls; the opening mark counts only inside. lone: it counts outside as well.
+    bare: a mark with which models open a call whose opening mark they forgot; `read_bare` reads after it.
     start: a character that opens a call where it is the first of the content; `read_start` reads from there.
     tell: what a template must write for this name to be its format, where another name reads the same calls.
 
@@ -42,6 +43,8 @@ class CallSyntax:
     read: Reader | None = None
     section: tuple[str, str] = ("", "")
     lone: bool = False
+    bare: str = ""
+    read_bare: Reader | None = None
     start: str = ""
     read_start: Reader | None = None
     tell: str = ""
@@ -68,17 +71,18 @@ class CallSyntax:
     def _read_content(self, tape: Tape, turn: Turn, schemas: Schemas) -> Steps[None]:
         inside = not self.section[0]
         while True:
-            calls = self.opening if inside or self.lone else ""
-            text, mark = yield from tape.some(calls, self.section[1] if inside else self.section[0])
+            calls = (self.opening, self.bare) if inside or self.lone else ()
+            text, mark = yield from tape.some(*calls, self.section[1] if inside else self.section[0])
             turn.write("content", text)
             if mark == "":
                 return
             if mark is None:
                 continue
             turn.mark()
-            if mark == self.opening and self.read is not None:
+            read = {self.opening: self.read, self.bare: self.read_bare}.get(mark)
+            if read is not None:
                 tape.record()
-                yield from self._read_calls(tape, turn, schemas, self.read, mark)
+                yield from self._read_calls(tape, turn, schemas, read, mark)
             else:
                 inside = mark == self.section[0]
 
@@ -101,10 +105,10 @@ class CallSyntax:
         return before
 
     def _read_raw(self, tape: Tape) -> Steps[tuple[str, str]]:
-        """Text of a call that cannot be read, and its closing mark if it has one."""
-        if self.closing:
-            return (yield from tape.until(self.closing))
-        body, mark = yield from tape.until(self.opening)
+        """Text of a call that cannot be read, and its closing mark if that comes before the next call."""
+        body, mark = yield from tape.until(self.closing, self.opening, self.section[1])
+        if mark and mark == self.closing:
+            return body, mark
         tape.put_back(mark)
         return body, ""
 

@@ -21,7 +21,7 @@ class Turn:
         self._seed = call_seed
         self._deltas: list[Delta] = []
         self._calls = 0
-        self._held = ""
+        self._held: list[str] = []
         self._after_mark = False
         self._keeps_after = False
         self._wrote: set[Part] = set()
@@ -36,36 +36,35 @@ class Turn:
         if self._after_mark:
             kept = text.lstrip("\n")
             if self._keeps_after:
-                self._held += text[: len(text) - len(kept)]
+                self._hold(text[: len(text) - len(kept)])
             text = kept
         if not text:
             return
         self._after_mark = False
-        whole = self._held + text
-        body = whole.rstrip("\n")
-        self._held = whole[len(body) :]
+        body = text.rstrip("\n")
         if body:
             self._wrote.add(part)
-            self._add_text(part, body)
+            self._add_text(part, self._released() + body)
+        self._hold(text[len(body) :])
 
     def mark(self, *, forget: bool = False) -> None:
         """A mark stands here. forget: newlines before it never come back (reasoning ended)."""
         self._after_mark = True
         forget = forget or "content" not in self._wrote
         if forget:
-            self._held = ""
+            self._held = []
         self._keeps_after = not forget and not self._held
 
     def begin(self, part: Part) -> None:
         """A text begins that is one of several of this part: a newline stands between them."""
-        self._held = "\n" if part in self._wrote else ""
+        self._held = ["\n"] if part in self._wrote else []
         self._after_mark = self._keeps_after = False
 
     def end(self, part: Part) -> None:
         """The turn is over: newlines that end a text are text, those after a mark are not."""
-        if self._held and not self._after_mark:
-            self._add_text(part, self._held)
-        self._held = ""
+        rest = self._released()
+        if rest and not self._after_mark:
+            self._add_text(part, rest)
 
     def call(self, call: Call) -> None:
         """A call that was read."""
@@ -74,6 +73,14 @@ class Turn:
     def reject(self, *, body: str, raw: str, error: str) -> None:
         """A call that could not be read. body: what stood between its marks. raw: all of its text."""
         self._add_call(invalid_call(self._identity(), body, raw, error))
+
+    def _hold(self, newlines: str) -> None:
+        if newlines:
+            self._held.append(newlines)
+
+    def _released(self) -> str:
+        held, self._held = self._held, []
+        return "".join(held)
 
     def _identity(self) -> str:
         return call_id(self._seed, self._calls)

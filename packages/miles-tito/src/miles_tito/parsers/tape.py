@@ -23,9 +23,10 @@ class Tape:
         self._at = 0
         self._ended = False
         self._stop = ""
-        self._stopped = False
+        self._stopped = self._last_was_stop = False
         self._taken: list[str] = []
         self._recording = False
+        self._recorded_from: int | None = None
         self.examined = 0
         """Characters looked at so far: the work done, in a unit that no machine's speed changes."""
 
@@ -33,6 +34,7 @@ class Tape:
         """More text."""
         self._text = self._text[self._at :] + text
         self._at = 0
+        self._recorded_from = None
 
     def end(self, stop: str = "") -> None:
         """No more comes. stop: text of the stop token that ended the turn.
@@ -45,6 +47,7 @@ class Tape:
     def record(self) -> None:
         """Keep what is read from here on, until `forget`."""
         self._taken, self._recording = [], True
+        self._recorded_from = self._at
 
     def taken(self) -> str:
         """What was read since `record`."""
@@ -52,8 +55,10 @@ class Tape:
 
     def rewind(self) -> None:
         """Go back to where `record` was called, and record anew."""
-        self._text = self.taken() + self._text[self._at :]
-        self._at = 0
+        if self._recorded_from is None:
+            self._text = self.taken() + self._text[self._at :]
+            self._recorded_from = 0
+        self._at = self._recorded_from
         self._taken = []
         self._stopped = False
 
@@ -61,10 +66,16 @@ class Tape:
         """Stop keeping what is read."""
         self._taken, self._recording = [], False
 
-    def put_back(self, text: str) -> None:
-        """Let the text be read again."""
-        self._text = text + self._text[self._at :]
-        self._at = 0
+    def put_back(self, mark: str) -> None:
+        """Let the mark that was just taken be read again."""
+        if not mark:
+            return
+        if self._last_was_stop:
+            self._stopped = False
+            return
+        self._at -= len(mark)
+        if self._recording:
+            self._taken.pop()
 
     def some(self, *marks: str) -> Steps[tuple[str, str | None]]:
         """The text up to the first of the marks, and that mark.
@@ -75,7 +86,7 @@ class Tape:
         search = _search_for(marks)
         while True:
             found = search.first(self._text, self._at, ended=self._ended)
-            self.examined += len(self._text) - self._at
+            self.examined += (found[1] if found else len(self._text)) - self._at
             if found is not None:
                 text = self._take(found[0] - self._at)
                 return text, self._take(found[1] - found[0])
@@ -145,12 +156,13 @@ class Tape:
     def _take_stop(self, marks: tuple[str, ...]) -> str:
         if not self._stop or self._stopped or self._stop not in marks:
             return ""
-        self._stopped = True
+        self._stopped = self._last_was_stop = True
         return self._stop
 
     def _take(self, size: int) -> str:
         text = self._text[self._at : self._at + size]
         self._at += size
+        self._last_was_stop = False
         if self._recording and text:
             self._taken.append(text)
         return text

@@ -17,8 +17,11 @@ from miles_tito.parsers.tape import Steps, Tape
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _START = "<|start|>"
-_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
-_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+_HEADER = re.compile(
+    r"\s*(?:<\|start\|>assistant)?\s*(?:to=(?P<before>[^\s<]+))?\s*"
+    r"<\|channel\|>(?P<channel>analysis|commentary|final)\b\s*(?:to=(?P<after>[^\s<]+))?\s*"
+    r"(?:<\|constrain\|>)?\s*[a-z]*\s*"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +40,14 @@ class Harmony:
                 if not mark:
                     return
                 continue
-            recipient = _RECIPIENT.search(header)
-            if recipient:
-                yield from _read_call(tape, turn, header + mark, recipient[1])
+            found = _HEADER.fullmatch(header)
+            if found is None:
+                yield from _read_unknown(tape, turn, header + mark)
+            elif recipient := found["before"] or found["after"]:
+                yield from _read_call(tape, turn, header + mark, recipient)
             else:
-                channel = _CHANNEL.search(header)
-                part: Part = "reasoning_content" if channel and channel[1] == "analysis" else "content"
-                yield from _read_text(tape, turn, part)
+                analysis = found["channel"] == "analysis"
+                yield from _read_text(tape, turn, "reasoning_content" if analysis else "content")
 
 
 def _write_stray(turn: Turn, text: str) -> None:
@@ -53,8 +57,18 @@ def _write_stray(turn: Turn, text: str) -> None:
         turn.end("content")
 
 
-def _read_text(tape: Tape, turn: Turn, part: Part) -> Steps[None]:
+def _read_unknown(tape: Tape, turn: Turn, opening: str) -> Steps[None]:
+    """A message whose header says nothing known: content if it goes to nobody, else a call that cannot be read."""
+    if "to=" in opening:
+        body, end = yield from tape.until(*_ENDS)
+        turn.reject(body=body, raw=opening + body + end, error=f"expected a channel, found {opening[:60]!r}")
+    else:
+        yield from _read_text(tape, turn, "content", opening)
+
+
+def _read_text(tape: Tape, turn: Turn, part: Part, opening: str = "") -> Steps[None]:
     turn.begin(part)
+    turn.write(part, opening)
     while True:
         text, mark = yield from tape.some(*_ENDS, _START)
         turn.write(part, text)

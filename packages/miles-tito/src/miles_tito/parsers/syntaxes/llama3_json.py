@@ -28,7 +28,7 @@ def _read_start(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
         if tape.taken().lstrip().removeprefix("{").lstrip().startswith('"name"'):
             raise
         raise NotACall(str(error)) from error
-    if not (isinstance(value, dict) and "name" in value and set(_ARGUMENTS) & set(value)):
+    if not isinstance(value, dict) or not any({"name", key} == value.keys() - {"type"} for key in _ARGUMENTS):
         raise NotACall("expected a name and parameters")
     calls = [call_of(value, arguments=_ARGUMENTS)]
     if (yield from _another(tape)):

@@ -1,7 +1,8 @@
 """`<tool_call><function=name><parameter=key>value</parameter></function></tool_call>`.
 
 Qwen3-Coder, Qwen3.5, Nemotron 3 and Step 3.5 write a newline after and before each value, which is not part of it;
-Seed-OSS writes none.
+Seed-OSS writes none. Qwen3-Coder at times forgets `<tool_call>` before its first function: such a call is read all the
+same.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,25 @@ from miles_tito.parsers.marked import CallSyntax
 from miles_tito.parsers.schemas import Schemas
 from miles_tito.parsers.tape import Steps, Tape
 
+_FUNCTION = "<function="
+
 
 def _read(tape: Tape, schemas: Schemas, *, closing: str, padded: bool) -> Steps[Sequence[Call]]:
-    yield from expect(tape, "<function=")
+    yield from expect(tape, _FUNCTION)
+    calls = yield from _read_function(tape, schemas, closing=closing, padded=padded)
+    yield from expect(tape, closing)
+    return calls
+
+
+def _read_bare(tape: Tape, schemas: Schemas, *, closing: str, padded: bool) -> Steps[Sequence[Call]]:
+    """A function without the opening mark around it; the closing one may be there."""
+    calls = yield from _read_function(tape, schemas, closing=closing, padded=padded)
+    yield from tape.space()
+    yield from tape.accept(closing)
+    return calls
+
+
+def _read_function(tape: Tape, schemas: Schemas, *, closing: str, padded: bool) -> Steps[Sequence[Call]]:
     name = yield from _name(tape)
     arguments: dict[str, Any] = {}
     while True:
@@ -29,7 +46,6 @@ def _read(tape: Tape, schemas: Schemas, *, closing: str, padded: bool) -> Steps[
         text = yield from _value(tape, key, closing)
         arguments[key] = schemas.value(name, key, _unpadded(text) if padded else text)
     yield from expect(tape, "</function>")
-    yield from expect(tape, closing)
     return [Call(name=name, arguments=arguments)]
 
 
@@ -53,7 +69,13 @@ def _unpadded(text: str) -> str:
 
 
 def _between(opening: str, closing: str, *, padded: bool) -> CallSyntax:
-    return CallSyntax(opening=opening, closing=closing, read=partial(_read, closing=closing, padded=padded))
+    return CallSyntax(
+        opening=opening,
+        closing=closing,
+        read=partial(_read, closing=closing, padded=padded),
+        bare=_FUNCTION,
+        read_bare=partial(_read_bare, closing=closing, padded=padded),
+    )
 
 
 QWEN3_CODER = _between("<tool_call>", "</tool_call>", padded=True)
