@@ -10,10 +10,12 @@ from starlette.exceptions import HTTPException
 
 from miles_core.errors import MilesError, SessionError
 from miles_router.answers import Receive, Scope, Send
+from miles_router.sessions.assembly import Assembler
 from miles_router.sessions.config import SessionServerConfig
 from miles_router.sessions.engine import engine_client
 from miles_router.sessions.failures import failure_answer
 from miles_router.sessions.front import Front, with_request_id
+from miles_router.sessions.log.shards import ShardedLog
 from miles_router.sessions.routes import session_routes
 from miles_router.sessions.service import SessionService
 from miles_tito import ChatTokenizer
@@ -27,6 +29,10 @@ class SessionApp(FastAPI):
         self.config = config
         self.chat = chat
         self.service: SessionService | None = None
+        self.assembler = Assembler(config, chat)
+        self.log = None if config.log is None else ShardedLog(config.log)
+        if self.log is not None and not config.shards_on_demand:
+            self.log.claim()
         self._front = Front(token=config.token, body_limit_bytes=config.body_limit_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -42,8 +48,12 @@ class SessionApp(FastAPI):
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(app, SessionApp)
     config = app.config
-    app.service = SessionService(config, app.chat, engine_client(config))
-    await app.service.open()
+    app.service = SessionService(config, app.chat, engine_client(config), assembler=app.assembler, log=app.log)
+    try:
+        await app.service.open()
+    except BaseException:
+        await app.service.close()
+        raise
     app.include_router(session_routes(app.service))
     sweeping = asyncio.create_task(app.service.tend())
     try:

@@ -36,13 +36,21 @@ RETRY_GRACE_S = 0.03
 class SessionService:
     """Sessions in front of one engine URL. Methods run on one event loop; `close` ends everything it started."""
 
-    def __init__(self, config: SessionServerConfig, chat: ChatTokenizer, engine: EngineClient) -> None:
+    def __init__(
+        self,
+        config: SessionServerConfig,
+        chat: ChatTokenizer,
+        engine: EngineClient,
+        *,
+        assembler: Assembler,
+        log: ShardedLog | None = None,
+    ) -> None:
         self.config = config
         self.chat = chat
         self._engine = engine
         self._found_limits = None if config.context_length is None else limits_of(config.context_length)
         self._matcher = matcher_named(config.matcher)
-        self.journal = Journal(None if config.log is None else ShardedLog(config.log))
+        self.journal = Journal(log)
         self.store = SessionStore(
             ttl_s=config.ttl_s,
             max_sessions=config.max_sessions,
@@ -51,7 +59,7 @@ class SessionService:
             owns=self.journal.owns,
         )
         self._runner = TurnRunner(chat, engine, self.store, self.journal)
-        self._assembler = Assembler(config, chat)
+        self._assembler = assembler
 
     async def open(self) -> None:
         """Read the whole log, unless the parts of it that are this process's are still to be named."""

@@ -3,12 +3,11 @@
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from miles_core.errors import RecordError
-from miles_router.sessions.log.frames import Damage, Frame, frame, scan, session_hash
+from miles_router.sessions.log.frames import Damage, frame, scan, session_hash
 from miles_router.sessions.log.lease import Lease
 from miles_router.sessions.log.records import Kind, Record, decode
 
@@ -17,13 +16,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Segment:
-    """A segment file. held: bytes of each session in it, by its hash. damaged: bytes that hold no whole frame."""
+    """A segment file. held: bytes of each session in it, by its hash. ends: those of them that tell of its end.
+
+    damaged: bytes that hold no whole frame.
+    """
 
     number: int
     path: Path
     size: int = 0
     held: Counter[int] = field(default_factory=Counter)
+    ends: Counter[int] = field(default_factory=Counter)
     damaged: int = 0
+
+    def count(self, session: int, kind: Kind, nbytes: int) -> None:
+        """Note a record that is in the file."""
+        self.held[session] += nbytes
+        if kind is Kind.ENDED:
+            self.ends[session] += nbytes
 
 
 @dataclass(slots=True)
@@ -38,11 +47,11 @@ class Recovered:
 class SegmentLog:
     """Appends frames to a folder that this process owns until `close`. Not for several threads at once.
 
-    segment_bytes: a segment that reached this size is followed by a new one.
+    segment_bytes: a segment that reached this size is followed by a new one. lease: of the folder, if it is held.
     """
 
-    def __init__(self, folder: Path, *, segment_bytes: int) -> None:
-        self._lease = Lease(folder)
+    def __init__(self, folder: Path, *, segment_bytes: int, lease: Lease | None = None) -> None:
+        self._lease = lease or Lease(folder)
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._file = -1
@@ -85,7 +94,7 @@ class SegmentLog:
             raise
         self._unsynced.add(self._file)
         segment.size += len(data)
-        segment.held[session_hash(record.session_id)] += len(data)
+        segment.count(session_hash(record.session_id), record.kind, len(data))
         self.appended += len(data)
         return self.appended
 
@@ -130,9 +139,9 @@ class SegmentLog:
                 else:
                     self._damaged(segment, piece, found)
                 continue
-            segment.held[piece.session] += piece.end - piece.start
             try:
                 found.records.append(decode(piece.payload))
+                segment.count(piece.session, found.records[-1].kind, piece.end - piece.start)
             except RecordError as error:
                 self._damaged(segment, Damage(piece.start, piece.end, piece.session, False, str(error)), found)
         segment.size = len(data)
@@ -156,12 +165,3 @@ class Unsynced:
             os.fsync(file)
         for file in self.sealed:
             os.close(file)
-
-
-def kept_frames(data: bytes, *, alive: frozenset[int], tombs: frozenset[int]) -> Iterator[Frame]:
-    """The frames that a compaction keeps: those of living sessions, and the ends of sessions in `tombs`."""
-    for piece in scan(data):
-        if isinstance(piece, Frame) and (
-            piece.session in alive or (piece.session in tombs and decode(piece.payload).kind is Kind.ENDED)
-        ):
-            yield piece

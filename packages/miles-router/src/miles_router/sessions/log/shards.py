@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
@@ -17,6 +18,7 @@ from miles_core.errors import ConfigError, SessionError
 from miles_router.sessions.log.compaction import plan_compaction, rewrite
 from miles_router.sessions.log.config import LogConfig
 from miles_router.sessions.log.frames import session_hash
+from miles_router.sessions.log.lease import Lease
 from miles_router.sessions.log.records import Kind, Record
 from miles_router.sessions.log.segments import Recovered, SegmentLog
 
@@ -26,7 +28,7 @@ T = TypeVar("T")
 
 FORMAT = "miles.session-log/1"
 ROTATE_BYTES = 1 << 16
-"""A segment that is still written to is sealed for compaction from this size on."""
+"""A segment that is still written to is sealed for compaction from this size on, or from half of a small segment."""
 
 
 class ShardedLog:
@@ -37,6 +39,7 @@ class ShardedLog:
         self._clock = clock
         self.num_shards = _shards_of(config)
         self._shards: dict[int, SegmentLog] = {}
+        self._claimed: dict[int, Lease] = {}
         self._numbers: dict[str, int] = {}
         self._alive: dict[int, set[int]] = {}
         self._syncing = asyncio.Lock()
@@ -51,6 +54,22 @@ class ShardedLog:
         """The shard that the session belongs to."""
         return session_hash(session_id) % self.num_shards
 
+    def claim(self) -> None:
+        """Own every shard from now on, to be read later; SessionError 423 when another process owns one."""
+        try:
+            for shard in range(self.num_shards):
+                self._claimed[shard] = Lease(self._folder(shard))
+        except SessionError:
+            self._unclaim()
+            raise
+
+    def _folder(self, shard: int) -> Path:
+        return self._config.folder / f"shard-{shard:03d}"
+
+    def _unclaim(self) -> None:
+        while self._claimed:
+            self._claimed.popitem()[1].close()
+
     async def acquire(self, shard: int, restore: Callable[[Recovered], T]) -> T:
         """Own a shard and read it; SessionError 423 while another process owns it.
 
@@ -59,7 +78,8 @@ class ShardedLog:
         """
 
         def opened() -> tuple[SegmentLog, list[Record], T]:
-            log = SegmentLog(self._config.folder / f"shard-{shard:03d}", segment_bytes=self._config.segment_bytes)
+            lease = self._claimed.pop(shard, None)
+            log = SegmentLog(self._folder(shard), segment_bytes=self._config.segment_bytes, lease=lease)
             try:
                 found = log.recover()
                 ended = {record.session_id for record in found.records if record.kind is Kind.ENDED}
@@ -135,11 +155,17 @@ class ShardedLog:
         while True:
             await asyncio.sleep(self._config.fsync_interval_s)
             if self._config.fsync == "interval":
-                async with self._syncing:
-                    await self._sync(list(self._shards))
+                await self._sync_all()
             if self._clock() - compacted >= self._config.compact_s:
                 await self.compact()
                 compacted = self._clock()
+
+    async def _sync_all(self) -> None:
+        async with self._syncing:
+            try:
+                await self._sync(list(self._shards))
+            except SessionError:
+                logger.exception("records may be lost when the machine fails.")
 
     async def compact(self) -> None:
         """Free what ended sessions hold, where it is worth the writing."""
@@ -150,6 +176,7 @@ class ShardedLog:
 
     async def close(self) -> None:
         """Give every shard up."""
+        self._unclaim()
         for shard in list(self._shards):
             await self.release(shard)
 
@@ -162,14 +189,19 @@ class ShardedLog:
                 files.finish(sync=True)
 
         if any(files.files or files.sealed for files in pending):
-            await asyncio.to_thread(finish)
+            try:
+                await asyncio.to_thread(finish)
+            except OSError as error:
+                raise SessionError(
+                    f"the session log cannot be synced ({error.strerror or error}).", status=507
+                ) from error
         self._synced |= positions
 
     async def _compact(self, shard: int, log: SegmentLog) -> None:
         alive = self._alive[shard]
         last = log.segments[-1]
         dead = last.size - sum(size for session, size in last.held.items() if session in alive)
-        if last.size >= ROTATE_BYTES and dead >= last.size / 2:
+        if last.size >= min(ROTATE_BYTES, self._config.segment_bytes // 2) and dead >= last.size / 2:
             log.rotate()
         for segment, order in plan_compaction(log.segments[:-1], frozenset(alive)):
             try:
@@ -177,9 +209,8 @@ class ShardedLog:
             except OSError as error:
                 logger.warning("%s: cannot be compacted (%s).", segment.path, error)
                 return
-            segment.size, segment.held, segment.damaged = left.size, left.held, 0
-            if not left.size:
-                log.segments.remove(segment)
+            place = log.segments.index(segment)
+            log.segments[place : place + 1] = [left] if left.size else []
 
 
 def _shards_of(config: LogConfig) -> int:
