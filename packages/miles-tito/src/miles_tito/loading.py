@@ -9,6 +9,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from miles_core.errors import TokenError
 from miles_tito.template_files import named_templates, read_json, read_templates
+from miles_tito.tiktoken_files import read_tiktoken, split_pattern, tiktoken_file
 from miles_tito.vocabulary import Vocabulary
 
 
@@ -38,13 +39,12 @@ def load(source: Any) -> Loaded:
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """Read `tokenizer.json` and the configuration files beside it; without one, what transformers can make of it."""
+    """Read `tokenizer.json` and the configuration files beside it; without one, what can be made of the other files."""
     stops = _stop_ids(folder)
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        return vocabulary_of(_converted(folder), stop_ids=stops)
-    tokenizer = _tokenizer(file)
     config = read_json(folder / "tokenizer_config.json")
+    tokenizer = _tokenizer(folder, config)
+    if tokenizer is None:
+        return vocabulary_of(_converted(folder, config), stop_ids=stops)
     names = {**read_json(folder / "special_tokens_map.json"), **config}
     _add_declared(tokenizer, folder, config, names)
     return Vocabulary(tokenizer, special_tokens=_special_tokens(names), stop_ids=stops)
@@ -59,11 +59,18 @@ def vocabulary_of(tokenizer: Any, *, stop_ids: list[int] | None = None) -> Vocab
     return Vocabulary(Tokenizer.from_str(backend.to_str()), special_tokens=special, stop_ids=stop_ids or [])
 
 
-def _tokenizer(file: Path) -> Tokenizer:
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises no narrower class
-        raise TokenError(f"expected a tokenizer in {file}, found {error}; download the file again.") from error
+def _tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer | None:
+    """The tokenizer of `tokenizer.json`, else of a tiktoken file whose pattern is known, else None."""
+    file = folder / "tokenizer.json"
+    if file.is_file():
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # tokenizers raises no narrower class
+            raise TokenError(f"expected a tokenizer in {file}, found {error}; download the file again.") from error
+    ranks, pattern = tiktoken_file(folder), split_pattern(folder, config)
+    if ranks is None or pattern is None:
+        return None
+    return read_tiktoken(ranks, pattern, [(number, entry["content"]) for number, entry in _declared(folder, config)])
 
 
 def _special_tokens(names: Mapping[str, Any]) -> dict[str, str]:
@@ -147,9 +154,9 @@ def _add(tokenizer: Tokenizer, entry: Mapping[str, Any]) -> None:
     add([AddedToken(entry["content"], special=special, **flags)])
 
 
-def _converted(folder: Path) -> Any:
+def _converted(folder: Path, config: Mapping[str, Any]) -> Any:
     """The fast tokenizer that transformers makes of a folder without `tokenizer.json`."""
-    if read_json(folder / "tokenizer_config.json").get("auto_map"):
+    if config.get("auto_map"):
         raise TokenError(
             f"expected a tokenizer.json in {folder}, found a tokenizer that is Python code of its own; {_CONVERT}"
         )
