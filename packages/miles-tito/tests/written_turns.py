@@ -135,17 +135,8 @@ def _deepseek(one: str, two: str, between: str) -> Written:
         first=opening + one + closing,
         between=between,
         second=opening + two + closing,
-        after="<｜tool▁calls▁end｜>",
-        inside=(
-            "<｜tool▁calls▁begin｜>",
-            "<｜tool▁calls▁end｜>",
-            opening,
-            closing,
-            one,
-            two,
-            "<｜tool▁sep｜>",
-            "function",
-        ),
+        after=end,
+        inside=(start, end, opening, closing, one, two, "<｜tool▁sep｜>", "function"),
     )
 
 

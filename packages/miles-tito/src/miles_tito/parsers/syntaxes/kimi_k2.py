@@ -13,7 +13,7 @@ from miles_tito.parsers.schemas import Schemas
 from miles_tito.parsers.tape import Steps, Tape
 
 _ARGUMENTS, _CLOSING = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
-_IDENTITY = re.compile(r"(?:functions\.)?(?P<name>[^\s:]+):\d+")
+_IDENTITY = re.compile(r"(?:functions\.)?(?P<name>[^\s:]*[^\s:.]):\d+")
 
 
 def _read(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:

@@ -67,9 +67,12 @@ def _call(tape: Tape, schemas: Schemas) -> Steps[Call]:
 
 
 def _name(tape: Tape, after: str) -> Steps[str]:
-    """A name and what follows it at once."""
+    """A name and what follows it."""
     yield from tape.space()
     name, character = yield from tape.through(_NOT_NAME)
+    if character.isspace():
+        yield from tape.space()
+        character = after if (yield from tape.accept(after)) else character
     if character != after or not _NAME.fullmatch(name):
         raise Malformed(f"expected a name and {after!r}, found {(name + character)[:60]!r}")
     return name

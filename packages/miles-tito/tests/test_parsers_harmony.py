@@ -1,0 +1,84 @@
+"""Channels of gpt-oss: analysis, commentary, final, and messages to a recipient."""
+
+import pytest
+
+from miles_tito import StreamParser
+from miles_tito.parsers.formats import format_named
+
+
+def parse(text):
+    return StreamParser(format_named("harmony")).parse(text)
+
+
+ANALYSIS = "<|channel|>analysis<|message|>why<|end|>"
+START = "<|start|>assistant"
+
+
+@pytest.mark.parametrize("end", ["<|return|>", "<|end|>", ""])
+def test_analysis_is_reasoning_and_final_is_content(end):
+    message = parse(f"{ANALYSIS}{START}<|channel|>final<|message|>so{end}")
+    assert message == {"role": "assistant", "content": "so", "reasoning_content": "why"}
+
+
+@pytest.mark.parametrize("end", ["<|call|>", ""])
+@pytest.mark.parametrize(
+    "header",
+    [
+        "<|channel|>commentary to=functions.a <|constrain|>json<|message|>",
+        " to=functions.a<|channel|>commentary json<|message|>",
+        " to=functions.a<|channel|>analysis<|message|>",
+        "<|channel|>commentary to=functions.a<|constrain|>json<|message|>",
+    ],
+)
+def test_a_message_to_a_function_is_a_call(header, end):
+    message = parse(f'{ANALYSIS}{START}{header}{{"x": "<|end|>"}}{end}')
+    assert message["reasoning_content"] == "why"
+    assert [call["function"] for call in message["tool_calls"]] == [{"name": "a", "arguments": '{"x": "<|end|>"}'}]
+    assert message["content"] == ""
+
+
+def test_commentary_to_nobody_is_content_before_the_call():
+    message = parse(
+        f"<|channel|>commentary<|message|>I look.<|end|>{START} to=functions.a<|channel|>commentary json<|message|>{{}}"
+    )
+    assert message["content"] == "I look."
+    assert len(message["tool_calls"]) == 1
+
+
+def test_texts_of_one_kind_are_parted_by_a_newline():
+    message = parse(
+        f"{ANALYSIS}{START}{ANALYSIS}{START}<|channel|>final<|message|>a<|end|>{START}<|channel|>final<|message|>b"
+    )
+    assert message == {"role": "assistant", "content": "a\nb", "reasoning_content": "why\nwhy"}
+
+
+@pytest.mark.parametrize("body", ['{"x": ', "print(1)", "[1]", "{} and", ""])
+def test_arguments_that_are_no_object_mark_the_call(body):
+    opening = "<|channel|>commentary to=python<|message|>"
+    (found,) = parse(f"{opening}{body}<|call|>")["tool_calls"]
+    assert found["raw"] == f"{opening}{body}<|call|>"
+    assert found["function"]["arguments"] == body
+    assert found["error"].startswith("expected")
+
+
+def test_text_without_a_channel_is_content():
+    assert parse("so it is")["content"] == "so it is"
+
+
+def test_an_unknown_header_is_content_with_its_message():
+    text = "<|channel|>musing<|message|>hm"
+    assert parse(text)["content"] == text
+
+
+def test_an_unknown_header_with_a_recipient_is_a_marked_call():
+    text = "<|channel|>comentary to=functions.a<|message|>{}<|call|>"
+    (found,) = parse(text)["tool_calls"]
+    assert found["raw"] == text
+
+
+def test_content_streams_once_its_channel_is_known():
+    parser = StreamParser(format_named("harmony"))
+    assert parser.feed("<|channel|>final<|mess") == []
+    assert parser.feed("age|>so ") == [{"content": "so "}]
+    assert parser.feed("it<|en") == [{"content": "it"}]
+    assert parser.feed("cil") == [{"content": "<|encil"}]
