@@ -1,5 +1,6 @@
 """Where a run's model comes from, as a folder. What needs no work is answered at once, the rest is made once."""
 
+import tempfile
 from pathlib import Path
 
 from miles_cli.checks import Model, package_folder
@@ -21,9 +22,8 @@ def ready_folder(model: Model) -> Path | None:
 
 
 def cache_folder(model: GgufPackageModel) -> Path:
-    """Where a converted GGUF file is kept: `$MILES_CACHE`, else `$XDG_CACHE_HOME/miles`, else `~/.cache/miles`."""
-    named = env.get("MILES_CACHE")
-    root = Path(named) if named else Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "miles"
+    """Where a converted GGUF file is kept: in Miles' cache folder, without one among the temporary files."""
+    root = env.cache_folder() or Path(tempfile.gettempdir()) / "miles"
     stem = Path(model.file).stem if model.file else "model"
     return root / "models" / f"{model.package}-{stem}"
 
