@@ -27,6 +27,16 @@ BELOW = {  # package -> the packages it depends on, as the diamond in docs/archi
 }
 TEST_TOOLS = ["pytest>=9", "hypothesis>=6.130"]
 EXTRA_TOOLS = {"router": ["openai>=2"], "core": ["math-verify>=0.8"], "cli": ["openai>=2"]}
+CLIENTS = [
+    "openai>=2",
+    "anthropic>=0.80",
+    "litellm>=1.80",
+    "pydantic-ai-slim[openai,anthropic]>=1.20",
+    "openai-agents>=0.6",
+    "smolagents[openai]>=1.23",
+    "langchain-openai>=1",
+    "langchain-anthropic>=1",
+]
 MAX_LINES = 400
 CHILD = {
     "OMP_NUM_THREADS": "1",
@@ -86,6 +96,16 @@ def tests(session: nox.Session, package: str) -> None:
     needed = [f"packages/miles-{name}" for name in [*BELOW[package], package]]
     session.install("-c", constraints(session), *needed, *TEST_TOOLS, *EXTRA_TOOLS.get(package, []))
     session.run("pytest", f"packages/miles-{package}/tests", "-m", "not slow and not gpu", *session.posargs, env=CHILD)
+
+
+@nox.session
+def clients(session: nox.Session) -> None:
+    """Agents' own client libraries, unmodified, against the session server; each run's samples token by token."""
+    needed = [f"packages/miles-{name}" for name in ("core", "tito", "router")]
+    session.install("-c", constraints(session), *needed, *TEST_TOOLS, *CLIENTS)
+    # What the libraries warn about is theirs; LiteLLM would look for prices on the network.
+    quiet = {**CHILD, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DO_NOT_TRACK": "1"}
+    session.run("pytest", "packages/miles-router/tests/clients", "-W", "default", *session.posargs, env=quiet)
 
 
 @nox.session

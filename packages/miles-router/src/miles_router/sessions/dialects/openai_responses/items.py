@@ -14,7 +14,7 @@ MESSAGE = Known(
 )
 CALL = Known(
     handled=frozenset({"type", "id", "call_id", "name", "arguments"}),
-    without_effect=frozenset({"status"}),
+    without_effect=frozenset({"status", "parsed_arguments"}),
     only={"namespace": (None,)},
 )
 OUTPUT = Known(handled=frozenset({"type", "id", "call_id", "output"}), without_effect=frozenset({"status"}))
@@ -23,7 +23,7 @@ REASONING = Known(
 )
 TEXT_PART = Known(
     handled=frozenset({"type", "text"}),
-    without_effect=frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"}),
+    without_effect=frozenset({"annotations", "logprobs", "parsed", "prompt_cache_breakpoint"}),
 )
 TEXT_KINDS = ("input_text", "output_text", "text")
 REASONING_KINDS = ("reasoning_text", "summary_text", "text")
