@@ -297,3 +297,44 @@ def test_threads_may_share_a_tokenizer(chat_for, encode):
         thread.join(30)
     assert not errors
     assert found == [expected] * 80
+
+
+def test_a_template_that_forgets_the_oldest_messages_is_refused_when_it_does(chat_for, encode):
+    chat = chat_for("forgets_the_oldest")
+    transcript = chat.begin([USER])
+    for _ in range(19):
+        transcript = chat.append(transcript.sampled(encode(chat, "a<|end|>")), [USER])
+        assert chat.verify(transcript).hard == 0
+    with pytest.raises(NotExtendable, match="changes earlier text"):
+        chat.append(transcript.sampled(encode(chat, "a<|end|>")), [USER])
+
+
+@pytest.mark.parametrize("content", ["kept\nlost", "word " * 20, "x" * 41])
+def test_a_template_that_cuts_a_text_is_refused_for_texts_that_it_cuts(chat_for, encode, content):
+    chat = chat_for("cuts_long_texts")
+    done = chat.begin([USER]).sampled(encode(chat, "a<|end|>"))
+    assert chat.append(done, [{"role": "user", "content": "short"}]).awaits_turn
+    with pytest.raises(NotExtendable, match="drops part of the text of the user message") as caught:
+        chat.append(done, [{"role": "user", "content": "short"}, {"role": "user", "content": content}])
+    assert caught.value.divergence.expected in content
+
+
+@pytest.mark.parametrize("reasoning", ["", "hm"])
+def test_what_follows_a_turn_may_depend_on_its_reasoning(chat_for, encode, reasoning):
+    chat = chat_for("reasoning_changes_the_stop")
+    message = {"role": "assistant", "content": "a", **({"reasoning_content": reasoning} if reasoning else {})}
+    transcript = chat.append(chat.begin([USER]).sampled(encode(chat, "a<|end|>"), message=message), [USER])
+    end = "<|end|>\n" if reasoning else "<|end|>\n\n"
+    assert f"a{end}<|user|>" in chat.vocabulary.decode(transcript.ids)
+    assert chat.verify(transcript).hard == 0
+
+
+def test_results_may_stand_inside_the_turn_that_called(chat_for, encode):
+    chat = chat_for("results_inside_the_turn")
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    done = chat.begin([USER], TOOLS).sampled(encode(chat, "look{}<|im_end|>"), message=message)
+    transcript = chat.append(done, [{"role": "tool", "tool_call_id": "c", "content": "r"}])
+    assert "look{}<tool_response>r</tool_response><|im_end|>\n<|im_start|>" in chat.vocabulary.decode(transcript.ids)
+    assert transcript.parent.last.dropped == chat.vocabulary.id_of("<|im_end|>")
+    assert chat.verify(transcript).hard == 0

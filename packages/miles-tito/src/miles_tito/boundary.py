@@ -1,5 +1,6 @@
 """Where an assistant turn ends in a render whose texts are sentinels, and why that cannot be told where it cannot."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,6 +76,17 @@ class Scene:
             help="Give the message another role, or use a template that writes this one.",
         )
 
+    def drops(self, message: Message, word: str, suffix: str) -> NotExtendable:
+        """The refusal of a suffix that lacks a word of a new message."""
+        at = suffix.rfind(text_of(message.get("content")).partition(word)[0][-20:].strip())
+        return self._refusal(
+            f"the template drops part of the text of the {message['role']} message",
+            at=len(self.shown),
+            expected=word,
+            found=suffix[max(0, at) :],
+            help="Shorten the text to what the template keeps, or use a template that writes all of it.",
+        )
+
     def _end_of_words(self, first: int) -> int:
         """Where the last of the turn's own words ends."""
         places = {word: self.shown.find(word) for word in self.last.words}
@@ -132,12 +144,30 @@ class Scene:
     def readable(self, text: str) -> str:
         """The text with the messages' own words where it has sentinels."""
         for placed in (self.last, *self.placed):
-            for word, original in zip(placed.words, placed.originals, strict=True):
+            for word, original in placed.originals.items():
                 text = text.replace(word, _short(original))
         return text
 
 
 _WIDTH = 120
+_WORD = re.compile(r"\w+")
+
+
+def lost_text(suffix: str, new: Sequence[Message]) -> tuple[Message, str] | None:
+    """The first new message, and its first word, that the suffix does not hold after the words before it.
+
+    Words, because a template may escape, indent or trim what stands between them. Of an assistant's message only the
+    last word counts: its reasoning may be dropped.
+    """
+    cursor = 0
+    for message in new:
+        words = [found[0] for found in _WORD.finditer(text_of(message.get("content")))]
+        for word in words[-1:] if message["role"] == "assistant" else words:
+            at = suffix.find(word, cursor)
+            if at < 0:
+                return message, word
+            cursor = at + len(word)
+    return None
 
 
 def _words_of(message: Message) -> str:

@@ -67,7 +67,6 @@ def _alternatives(turn: Message, new: Sequence[Message]) -> Iterator[tuple[str, 
                 yield help, _written_out(turn), moved
 
 
-_REASONING = ("reasoning_content", "reasoning", "thinking")
 _WRITTEN_OUT = "Record the turn with its calls as text in the content and without tool_calls"
 
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from miles_core.messages import text_of
-from miles_tito.boundary import Scene
+from miles_tito.boundary import Scene, lost_text
 from miles_tito.compare import Alignment, Difference, align, hidden, structure_of
 from miles_tito.errors import Divergence, NotExtendable, TemplateError
 from miles_tito.marks import OPEN, Marker, unmarked
@@ -134,6 +134,9 @@ class Deriver:
         if real[:end] != scene.shown[:end]:
             divergence = Divergence.between(scene.readable(scene.shown[:end]), scene.readable(real[:end]))
             raise NotExtendable(_CONTENT_CHANGES, role=role, divergence=divergence, help=_APPENDING)
+        lost = lost_text(real[start:], new)
+        if lost is not None:
+            raise scene.drops(*lost, real[start:])
         bodies = self._agreed(real[:start], history.fixed, history.sampled[:-1], scene)
         suffix = Suffix(text=real[start:], marker=stop, body=bodies[-1])
         complete = self._text(self.template.normalised([*history.messages, turn, *new]), new, tools, now)

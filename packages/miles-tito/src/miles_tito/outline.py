@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from miles_tito.render import REASONING, reasoning_of
 from miles_tito.sentinels import Placed
 
 Message = Mapping[str, Any]
-_TURN_TEXT = ("content", "reasoning_content", "thinking", "tool_calls")
+_TURN_TEXT = ("content", *REASONING, "tool_calls")
 
 
 def outline_of(turn: Message, new: Sequence[Message]) -> str:
@@ -25,6 +26,7 @@ def outline_of(turn: Message, new: Sequence[Message]) -> str:
     shape = [
         [(key, value) for key, value in turn.items() if key not in _TURN_TEXT],
         bool(turn.get("content")),
+        bool(reasoning_of(turn)),
         [_call(call) for call in calls],
         [len(number) for number in ids],
         sorted(range(len(ids)), key=ids.__getitem__),

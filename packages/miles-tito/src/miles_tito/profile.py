@@ -171,7 +171,7 @@ def _call_stop(template: ChatTemplate, known: Sequence[str], marker: Marker) -> 
     new = shown.find("zqnewaqz")
     if any(stop in shown[shown.index(called.words[-1]) : new] for stop in known):
         return []
-    common = alone[: shared_prefix(alone, shown)].rstrip()
+    common = alone[: min(_shared(alone, shown, marker), _shared(shown, alone, marker))].rstrip()
     written = [match[0] for match in marker.written(common)]
     last = written[-1:] if written and common.endswith(written[-1]) else []
     if last and not _closes(last[0], written[:-1]):

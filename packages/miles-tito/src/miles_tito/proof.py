@@ -6,6 +6,7 @@ from typing import Any
 from miles_tito.derive import USER, Deriver, History
 from miles_tito.errors import NotExtendable
 from miles_tito.profile import CALL, EPOCH, LOOK
+from miles_tito.render import reasoning_of
 
 Message = Mapping[str, Any]
 BOUNDED, BOUNDED_WITH_TOOLS, FROM_HISTORY = "bounded", "bounded with tools", "history"
@@ -26,7 +27,7 @@ def may_be_bounded(new: Sequence[Message]) -> bool:
 def kind_of(turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
     """What a suffix may depend on, as a key: shape of the turn, roles (runs as one or more), tools given."""
     calls = min(len([call for call in turn.get("tool_calls") or () if not call.get("invalid")]), 2)
-    shape = f"{'text' if turn.get('content') or not calls else ''}{calls or ''}"
+    shape = f"{'why+' if reasoning_of(turn) else ''}{'text' if turn.get('content') or not calls else ''}{calls or ''}"
     roles: list[str] = []
     for message in new:
         role = str(message["role"])
@@ -43,11 +44,15 @@ class Prover:
     def __init__(self, deriver: Deriver) -> None:
         self.deriver = deriver
         self._grown: dict[bool, list[History]] = {}
+        self._steady: dict[bool, bool] = {}
 
     def prove(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
         """A bounded proof when that suffix is the one of every history which the template lets grow."""
+        histories = self._histories(with_tools)
+        if not self._steady[with_tools]:
+            return FROM_HISTORY
         for proof in (BOUNDED, BOUNDED_WITH_TOOLS):
-            if self._holds(turn, new, proof, self._histories(with_tools), _tools(with_tools)):
+            if self._holds(turn, new, proof, histories, _tools(with_tools)):
                 return proof
         return FROM_HISTORY
 
@@ -73,7 +78,9 @@ class Prover:
 
     def _histories(self, with_tools: bool) -> list[History]:
         if with_tools not in self._grown:
-            self._grown[with_tools] = _stages(self.deriver, _tools(with_tools))
+            grown = _stages(self.deriver, _tools(with_tools))
+            long, self._steady[with_tools] = _long_stage(self.deriver, _tools(with_tools))
+            self._grown[with_tools] = [*grown, *([long] if long else [])]
         return self._grown[with_tools]
 
     def _holds(
@@ -160,6 +167,38 @@ def _stages(deriver: Deriver, tools: Sequence[Message]) -> list[History]:
                 found[key] = grown
             stage = found[key]
     return list(found.values())
+
+
+_LONG = 30
+"""Turns of the long history: 61 messages, so that a template which forgets the oldest is noticed."""
+
+
+def _long_stage(deriver: Deriver, tools: Sequence[Message]) -> tuple[History | None, bool]:
+    """A long history made of steps that repeat, and whether the template takes it for what its steps add up to.
+
+    No history, and nothing held against the template, where already the first rounds are refused or differ.
+    """
+    start = {"role": "user", "content": "first"}
+    answer, question = {"role": "assistant", "content": "answer"}, {"role": "user", "content": "again"}
+    call, result = _calling(["h1aaaaaaa"], ""), _result("h1aaaaaaa")
+    for rounds in ([(answer, question), (call, result)], [(answer, question)]):
+        stage = _grown(deriver, None, [start], tools)
+        for turn, follow in [*rounds, *rounds]:
+            stage = stage and _grown(deriver, stage, [turn, follow], tools)
+        if stage is not None and stage.fixed[1 : len(rounds) + 1] == stage.fixed[len(rounds) + 1 :]:
+            break
+    else:
+        return None, True
+    times = _LONG // len(rounds)
+    messages = (start, *[message for pair in rounds for message in pair] * times)
+    fixed = (stage.fixed[0], *stage.fixed[1 : len(rounds) + 1] * times)
+    try:
+        text = deriver.marked(messages, tools, EPOCH, "user")
+    except NotExtendable:
+        return None, False
+    if deriver.align(text, fixed, (None,) * _LONG).differences:
+        return None, False
+    return History(messages=messages, fixed=fixed, sampled=(None,) * (_LONG + 1)), True
 
 
 def _grown(

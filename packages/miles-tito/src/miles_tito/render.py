@@ -5,10 +5,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import jinja2
 import jinja2.nodes
+from jinja2 import meta
 
 from miles_core.messages import text_of
 from miles_tito.errors import TemplateError
@@ -16,6 +18,15 @@ from miles_tito.sandbox import template_environment
 
 INVALID_CALL = "invalid"
 """Key that marks a tool call which could not be read; its text lies under "raw"."""
+
+
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Keys under which a message may carry its reasoning."""
+
+
+def reasoning_of(message: Mapping[str, Any]) -> Any:
+    """The reasoning under whichever key it is, or None."""
+    return next((message[key] for key in REASONING if message.get(key)), None)
 
 
 class ChatTemplate:
@@ -43,6 +54,11 @@ class ChatTemplate:
             raise TemplateError(
                 f"expected a chat template in Jinja, found {error.message} in line {error.lineno}."
             ) from error
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """Names that the source reads without defining them."""
+        return frozenset(meta.find_undeclared_variables(template_environment().parse(self.source)))
 
     def with_arguments(self, form: str) -> "ChatTemplate":
         """The same compiled template with tool-call arguments in another form."""
@@ -108,8 +124,8 @@ class ChatTemplate:
         return plain
 
     def _normalise_assistant(self, message: Mapping[str, Any], plain: dict[str, Any], names: dict[str, str]) -> None:
-        reasoning = next((plain[key] for key in ("reasoning_content", "reasoning", "thinking") if plain.get(key)), None)
-        for key in ("reasoning_content", "reasoning", "thinking"):
+        reasoning = reasoning_of(plain)
+        for key in REASONING:
             plain.pop(key, None)
         if reasoning is not None:
             plain |= {"reasoning_content": reasoning, "thinking": reasoning}

@@ -5,18 +5,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from miles_core.messages import text_of
+from miles_tito.render import REASONING, reasoning_of
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
     """A message with sentinels for its text; needed are those that a template may not drop.
 
-    Beside tool calls the text may be dropped: it is the calls that must survive. originals: what each word stands for.
+    Beside tool calls the text may be dropped: it is the calls that must survive. Reasoning may always be.
+    originals: what each sentinel of the message stands for.
     """
 
     message: dict[str, Any]
     words: tuple[str, ...]
-    originals: tuple[str, ...] = ()
+    originals: Mapping[str, str]
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -37,18 +39,22 @@ def sentinel(name: str, number: int) -> str:
 
 
 def with_sentinels(message: Mapping[str, Any], name: str, number: int) -> Placed:
-    """The message with its content, and each tool call's arguments, as sentinels; reasoning is left out.
+    """The message with its content, its reasoning and each tool call's arguments as sentinels.
 
     An assistant message that only calls tools keeps its content empty: templates treat the two kinds differently.
     Names, ids and the number of calls stay real, because templates print, look up and count them.
     """
-    plain = {k: v for k, v in message.items() if k not in ("reasoning_content", "reasoning", "thinking", "tool_calls")}
+    plain = {key: value for key, value in message.items() if key not in (*REASONING, "tool_calls")}
     words: list[str] = []
-    originals: list[str] = []
+    originals: dict[str, str] = {}
+    reasoning = reasoning_of(message)
+    if reasoning:
+        plain["reasoning_content"] = sentinel(f"{name}why".translate(_LETTERS), number)
+        originals[plain["reasoning_content"]] = reasoning
     calls = [call for call in message.get("tool_calls") or () if not call.get("invalid")]
     if text_of(message.get("content")) or not calls:
         words.append(sentinel(name, number))
-        originals.append(text_of(message.get("content")))
+        originals[words[0]] = text_of(message.get("content"))
         plain["content"] = words[0]
     else:
         plain["content"] = ""
@@ -56,10 +62,10 @@ def with_sentinels(message: Mapping[str, Any], name: str, number: int) -> Placed
         plain["tool_calls"] = []
         for place, call in enumerate(calls):
             words.append(sentinel(f"{name}{number}call".translate(_LETTERS), place))
-            originals.append(str(call["function"].get("arguments")))
+            originals[words[-1]] = str(call["function"].get("arguments"))
             function = {**call["function"], "arguments": {"zq": words[-1]}}
             plain["tool_calls"].append({**call, "function": function})
-    return Placed(plain, tuple(words), tuple(originals))
+    return Placed(plain, tuple(words), originals)
 
 
 _LETTERS = str.maketrans("0123456789", "abcdefghij")
