@@ -48,6 +48,20 @@ def test_a_tokenizer_object_gives_what_its_folder_gives_and_stays_untouched(toke
 
 
 @pytest.mark.shared
+def test_a_tokenizer_object_stops_where_the_folder_it_came_from_says(tokenizers_folder, tmp_path):
+    from transformers import AutoTokenizer
+
+    for file in (tokenizers_folder / "smollm2").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [0, 2]}')
+    by_object, by_folder = (
+        ChatTokenizer.from_pretrained(x) for x in (AutoTokenizer.from_pretrained(tmp_path), tmp_path)
+    )
+    assert by_object.stop_token_ids == by_folder.stop_token_ids == (0, 2)
+    assert by_object.profile == by_folder.profile
+
+
+@pytest.mark.shared
 def test_sampled_ids_of_a_real_vocabulary_that_reencode_otherwise_are_kept(tokenizers_folder):
     chat = ChatTokenizer.from_pretrained(tokenizers_folder / "qwen3")
     drift = [633, 62, 15206, 27, 91, 318, 6213, 91, 29, 160, 121]

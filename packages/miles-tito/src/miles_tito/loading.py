@@ -24,18 +24,24 @@ class Loaded:
 def load(source: Any) -> Loaded:
     """From a model or tokenizer folder, a fast tokenizer of transformers, a `tokenizers.Tokenizer`, or a `Vocabulary`.
 
-    Objects given are copied and stay untouched. TokenError when there is no fast tokenizer and none can be made.
+    Objects given are copied and stay untouched; one that transformers read from a folder has that folder's stops.
+    TokenError when there is no fast tokenizer and none can be made.
     """
     if isinstance(source, Vocabulary):
         return Loaded(vocabulary=source)
     if isinstance(source, str | Path):
         folder = Path(source)
         if not folder.is_dir():
-            raise TokenError(f"expected a folder with a tokenizer, found nothing at {folder}.")
+            raise TokenError(
+                f"expected a folder with a tokenizer, found nothing at {folder}; download a model of the Hub first."
+            )
         return Loaded(vocabulary=read_vocabulary(folder), templates=read_templates(folder))
     if isinstance(source, Tokenizer):
         return Loaded(vocabulary=Vocabulary(Tokenizer.from_str(source.to_str())))
-    return Loaded(vocabulary=vocabulary_of(source), templates=named_templates(getattr(source, "chat_template", None)))
+    place = getattr(source, "name_or_path", None)
+    stops = _stop_ids(Path(place)) if place else []
+    templates = named_templates(getattr(source, "chat_template", None))
+    return Loaded(vocabulary=vocabulary_of(source, stop_ids=stops), templates=templates)
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
