@@ -1,6 +1,8 @@
 """Text to ids and back, in the vocabularies that write a space before words as well as in those of bytes."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from miles_tito import ChatTokenizer
@@ -119,3 +121,31 @@ def test_fingerprints_tell_vocabularies_apart_and_know_their_own_again():
     prints = [make().fingerprint_text() for make in ALL.values()]
     assert len(set(prints)) == len(prints)
     assert prints == [make().fingerprint_text() for make in ALL.values()]
+
+
+PIECES = st.sampled_from(["hello", " ", "world", "the", "<|end|>", "<|user|>", "<s>", "</s>", "<|", "end|>", "x!"])
+EXACT = ["unigram, space never", "unigram, space first", "bytes", "byte level"]
+
+
+@pytest.mark.parametrize("name", EXACT)
+@given(contents=st.lists(st.lists(PIECES, min_size=1, max_size=6).map("".join), min_size=1, max_size=3))
+def test_whatever_messages_spell_the_ids_say_the_template_text_and_no_control_token_more(name, contents):
+    vocabulary = MADE.setdefault(name, ALL[name]())
+    chat = ChatTokenizer.from_pretrained(vocabulary, chat_template=TEMPLATE)
+    messages = [{"role": "user", "content": content} for content in contents]
+    ids = chat.begin(messages).ids
+    assert vocabulary.decode(ids) == "".join(f"<|user|>{content}<|end|>" for content in contents) + "<|assistant|>"
+    live = [number for number in ids if number in vocabulary.structural]
+    user, end, assistant = map(vocabulary.id_of, ("<|user|>", "<|end|>", "<|assistant|>"))
+    assert live == [user, end] * len(contents) + [assistant]
+
+
+MADE: dict[str, Vocabulary] = {}
+"""Vocabularies that hypothesis need not build for every example."""
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name.startswith("unigram")])
+@given(ids=st.lists(st.integers(0, 80), max_size=12), cut=st.integers(0, 12))
+def test_texts_of_any_two_halves_of_any_ids_join(name, ids, cut):
+    vocabulary = MADE.setdefault(name, ALL[name]())
+    assert vocabulary.decode(ids[:cut]) + vocabulary.decode(ids[cut:]) == vocabulary.decode(ids)
