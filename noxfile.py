@@ -146,6 +146,17 @@ def integration(session: nox.Session) -> None:
     session.run("pytest", "tests", "-m", "not slow and not gpu", *session.posargs, env=CHILD)
 
 
+@nox.session(python="3.11")
+def sglang(session: nox.Session) -> None:
+    """The real SGLang server on this machine's CPU: sessions, streams, limits, a whole run. Its environment is 3 GB."""
+    pins = ROOT / "tests" / "sglang_cpu"
+    session.install("-r", str(pins / "with_dependencies.txt"))
+    session.install("--no-deps", "-r", str(pins / "without_dependencies.txt"))
+    python = str(Path(session.bin) / "python")
+    ours = {**CHILD, "MILES_SGLANG_PYTHON": python}
+    session.run(sys.executable, "-m", "pytest", str(pins), *session.posargs, env=ours, external=True)
+
+
 @nox.session(venv_backend="none")
 def slow(session: nox.Session) -> None:
     """What takes minutes: whole quickstarts, resume at many points, chaos."""
