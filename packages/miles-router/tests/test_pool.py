@@ -193,6 +193,71 @@ def test_waiting_calls_are_served_in_order_when_a_worker_comes():
     asyncio.run(main())
 
 
+def served_order(calls, *, head_start_s=5.0):
+    """Names of calls in the order of service; calls: (name, arrival, priority), one worker that takes one at a time."""
+    clock = Clock()
+
+    async def main():
+        pool = Pool(clock=clock, max_active=1, head_start_s=head_start_s)
+        pool.probe_succeeded(pool.add("w"), 0)
+        first = pool.try_acquire()
+        order = []
+
+        async def call(name, priority):
+            lease = await pool.acquire(timeout_s=5, priority=priority)
+            order.append(name)
+            await asyncio.sleep(0)
+            lease.release()
+
+        tasks = []
+        for name, arrival, priority in calls:
+            clock.now = arrival
+            tasks.append(asyncio.create_task(call(name, priority)))
+            await asyncio.sleep(0)
+        first.release()
+        await asyncio.gather(*tasks)
+        assert (pool.waiting, pool.workers[0].active) == (0, 0)
+        return order
+
+    return asyncio.run(main())
+
+
+def test_a_call_with_priority_is_served_as_if_it_had_come_earlier():
+    assert served_order([("a", 0, 0), ("b", 1, 0), ("c", 2, 1)]) == ["c", "a", "b"]
+    assert served_order([("a", 0, 0), ("b", 1, -1), ("c", 3, 0)]) == ["a", "c", "b"]
+    # A head start of 5 s is not enough against a call that waits for 6 already: nothing starves.
+    assert served_order([("a", 0, 0), ("b", 6, 1)]) == ["a", "b"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(-9, 9)), min_size=1, max_size=12))
+def test_nobody_is_overtaken_by_a_call_that_came_later_than_its_head_start(calls):
+    calls = sorted(calls)
+    order = served_order([(number, *call) for number, call in enumerate(calls)], head_start_s=2.0)
+    place = {name: n for n, name in enumerate(order)}
+    for a, (arrival_a, priority_a) in enumerate(calls):
+        for b, (arrival_b, priority_b) in enumerate(calls):
+            if arrival_b > arrival_a + 2.0 * (priority_b - priority_a):
+                assert place[a] < place[b]
+
+
+def test_calls_that_gave_up_leave_nothing_in_the_queue():
+    async def main():
+        pool = Pool()
+        tasks = [asyncio.create_task(pool.acquire(timeout_s=5)) for _ in range(500)]
+        await asyncio.sleep(0)
+        assert pool.waiting == 500
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks[1:], return_exceptions=True)
+        assert pool.waiting == 1
+        assert len(pool._queue._heap) < 100
+        pool.probe_succeeded(pool.add("w"), 0)
+        (await tasks[0]).release()
+        assert (pool.waiting, pool.workers[0].active) == (0, 0)
+
+    asyncio.run(main())
+
+
 def test_a_call_that_waits_past_its_deadline_is_told_what_keeps_the_workers():
     async def main():
         pool = healthy_pool("http://w")
@@ -290,3 +355,7 @@ def test_a_worker_that_is_no_base_url_is_refused(url):
 
 def test_one_worker_has_one_spelling():
     assert worker_url(" HTTP://Host:80/base/ ") == "http://host:80/base"
+    # Calls bring the /v1 themselves.
+    assert worker_url("https://host/v1") == worker_url("https://host/v1/") == "https://host"
+    assert worker_url("https://host/api/v1") == "https://host/api"
+    assert worker_url("https://host/v1/models") == "https://host/v1/models"

@@ -264,7 +264,7 @@ class FrontConnection(asyncio.Protocol):
     def _refuse(self, request: FrontRequest, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         request.refused = True
         fields, body = error_answer(status, message, headers)
-        if not request.complete and not (request.length is not None and request.length <= DISCARD_BYTES):
+        if not request.complete and (request.chunked or (request.length or 0) > DISCARD_BYTES):
             request.keep_alive = False
         self.begin(status, fields, len(body))
         self.write(body, last=True)

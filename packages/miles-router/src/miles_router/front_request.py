@@ -36,6 +36,7 @@ class FrontRequest:
     __slots__ = (
         "answered",
         "app_call",
+        "chunked",
         "complete",
         "discarded",
         "exchange",
@@ -58,10 +59,13 @@ class FrontRequest:
         self.http_version = http_version
         self.keep_alive = http_version == "1.1"  # an older caller would have to be told of a kept connection
         self.length: int | None = None
+        self.chunked = False
         self.expects_continue = False
         for name, value in headers:
             if name == b"content-length":
                 self.length = int(value)
+            elif name == b"transfer-encoding":
+                self.chunked = True
             elif name == b"expect":
                 self.expects_continue = value.lower() == b"100-continue"
         self.parts: list[bytes] = []

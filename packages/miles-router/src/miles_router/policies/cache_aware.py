@@ -51,8 +51,9 @@ class CacheAware(Policy):
     """See its config.
 
     A prefix that most calls share cannot gather them on the worker that saw it first: once that worker carries more
-    than its share of recent traffic it is passed over, the next ones are sent the prefix too, and from then on all
-    hold about the same of it and load decides. What is a session's own still draws it to its worker.
+    than its share of recent traffic it is passed over, and a worker that carries far less than its share is given a
+    call whatever it holds. So all are sent the prefix, and from then on they hold about the same of it and load
+    decides. What is a session's own still draws it to its worker.
     """
 
     def __init__(self, config: CacheAwareConfig) -> None:
@@ -75,6 +76,8 @@ class CacheAware(Policy):
         prefix = facts.prefix
         if not prefix or len(candidates) == 1:
             return min(candidates, key=load_order)
+        if (starved := self._starved(candidates)) is not None:
+            return starved
         allowed = self._fair(within_bound(candidates, factor=self._config.load_factor, slack=self._config.slack))
         matches = {worker.url: self._memories[worker.url].tree.match(prefix) for worker in allowed}
         enough = max(matches.values()) - max(BYTES_PER_TOKEN, self._config.indifference * len(prefix))
@@ -92,6 +95,17 @@ class CacheAware(Policy):
         memory = self._memories[worker.url]
         memory.recent += len(facts.prefix)
         memory.tree.insert(facts.prefix)
+
+    def _starved(self, candidates: Sequence[Worker]) -> Worker | None:
+        """The idle candidate that carries less than half of the mean share of recent traffic, if there is one.
+
+        Without it, a prefix that all calls share would stay on as few workers as the upper bound allows.
+        """
+        poorest = min(candidates, key=self._evenly)
+        mean = sum(self._memories[worker.url].recent for worker in candidates) / len(candidates)
+        if 2 * self._memories[poorest.url].recent + self._config.slack * self._mean_prompt < mean:
+            return poorest
+        return None
 
     def _fair(self, candidates: list[Worker]) -> list[Worker]:
         """Those that carry no more than their share of recent traffic; never empty."""
