@@ -150,6 +150,8 @@ def _plugins(config: RunConfig) -> Iterator[tuple[str, str, str, tuple[str, ...]
         yield "rollout.agent", "agents", config.rollout.agent, ()
     elif config.rollout.generate == "agent":
         raise ConfigError("rollout.agent: expected an agent for rollout.generate = 'agent', found none; set it.")
+    if config.rollout.on_abort is not None:
+        yield "rollout.on_abort", "agents", config.rollout.on_abort, ()
     yield "reward.name", "rewards", config.reward.name, tuple(config.reward.options)
     for place, entry in enumerate(config.rollout.filters):
         yield f"rollout.filters.{place}.name", "group_filters", entry.name, tuple(entry.options)

@@ -39,7 +39,9 @@ SHAPES: Mapping[str, Shape] = {
     "data_sources": Shape(
         shown="(config, *, seed, base) -> DataSource", positional=1, keywords=("seed", "base"), waits="sync"
     ),
-    "message_matchers": Shape(shown="(message) -> str, equal for messages that are the same", positional=1, waits="sync"),
+    "message_matchers": Shape(
+        shown="(message) -> str, equal for messages that are the same", positional=1, waits="sync"
+    ),
     "sample_pickers": Shape(shown="(turns) -> the last turn of each trajectory to keep", positional=1, waits="sync"),
     "sample_processors": Shape(shown="(samples) -> list[Sample]", positional=1, waits="sync"),
     "router_policies": Shape(shown="(**options) -> Policy", waits="sync"),

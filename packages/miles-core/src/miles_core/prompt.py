@@ -1,5 +1,6 @@
 """One prompt of a data set, and how a rollout of it is sampled."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ class Prompt:
 
     prompt_id: unique over the whole run, stable across resume: `"{epoch}-{row}"` from the JSONL source.
     label: the expected answer, if the data set has one. tools: OpenAI tool schemas offered to the model.
+    metadata: JSON values for the agent and the reward; `timeout_s`, if there, is the deadline of its rollouts.
     """
 
     prompt_id: str
@@ -29,6 +31,17 @@ class Prompt:
         if not self.messages:
             raise RecordError(f"prompt {self.prompt_id}: expected at least one message, found none.")
         check_messages(self.messages)
+        own = self.metadata.get("timeout_s")
+        if own is not None and (isinstance(own, bool) or not isinstance(own, int | float) or not 0 < own < math.inf):
+            raise RecordError(
+                f"prompt {self.prompt_id}: metadata.timeout_s: expected a positive number of seconds, found {own!r}."
+            )
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The deadline of this prompt's rollouts in seconds, where it has one of its own."""
+        own = self.metadata.get("timeout_s")
+        return None if own is None else float(own)
 
 
 class SamplingConfig(Config):

@@ -1,5 +1,6 @@
 """The generate function `agent`: ordinary agent code behind a session URL."""
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,11 +18,13 @@ from miles_core.sample import Sample
 async def agent(prompt: Prompt, context: RolloutContext) -> list[Sample]:
     """Run the agent named by the option `agent` against a session of its own; one sample for each leaf of the session.
 
-    Options: `agent`, a name for `plugins.load` or the function itself; `base`, the folder of relative plug-in files;
+    Options: `agent`, a name for `plugins.load` or the function itself; `on_abort`, likewise, called with `prompt`,
+    `metadata` and `reason` after the rollout failed or was cancelled; `base`, the folder of relative plug-in files;
     `model`, the model name handed to the agent ("policy" by default). The label of the prompt stays out of its sight.
     """
     try:
-        run = _agent_of(context.options)
+        run = _named(context.options, "agent")
+        on_abort = _named(context.options, "on_abort") if context.options.get("on_abort") is not None else None
     except PluginError as error:
         return [failed(prompt, context, str(error))]
     keywords = {
@@ -33,7 +36,8 @@ async def agent(prompt: Prompt, context: RolloutContext) -> list[Sample]:
         "request_kwargs": request_kwargs(context),
         "metadata": dict(prompt.metadata),
     }
-    return await play_episode(prompt, context, _player(run, keywords), who="the agent")
+    hook = None if on_abort is None else _hook(on_abort, keywords)
+    return await play_episode(prompt, context, _player(run, keywords), who="the agent", on_abort=hook)
 
 
 def request_kwargs(context: RolloutContext) -> dict[str, Any]:
@@ -47,14 +51,20 @@ def request_kwargs(context: RolloutContext) -> dict[str, Any]:
     return {"model": model, "extra_headers": headers, "timeout": context.timeout_s}
 
 
-def _agent_of(options: Mapping[str, Any]) -> Callable[..., Any]:
-    named = options.get("agent")
+def _named(options: Mapping[str, Any], option: str) -> Callable[..., Any]:
+    named = options.get(option)
     if callable(named):
         return named
     if not isinstance(named, str):
-        raise PluginError(f"expected the option 'agent' to name an agent as module:attribute, found {named!r}.")
+        raise PluginError(f"expected the option {option!r} to name an agent as module:attribute, found {named!r}.")
     base = options.get("base")
     return load("agents", named, base=Path(base) if base else None)
+
+
+def _hook(run: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[[str], Callable[[], Any]]:
+    """Given the reason, the call that runs the hook; a coroutine function stays one."""
+    given = {name: keywords[name] for name in ("prompt", "metadata")}
+    return lambda reason: functools.partial(run, reason=reason, **given)
 
 
 def _player(run: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[[SessionClient, str], Any]:

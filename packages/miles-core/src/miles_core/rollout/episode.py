@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 COLLECT_TIMEOUT_S = 30.0
 DELETE_TIMEOUT_S = 5.0
 CREATE_TIMEOUT_S = 30.0
+ABORT_TIMEOUT_S = 10.0
 
 
 def failed(prompt: Prompt, context: RolloutContext, error: str) -> Sample:
@@ -36,13 +37,19 @@ def failed(prompt: Prompt, context: RolloutContext, error: str) -> Sample:
 
 
 async def play_episode(
-    prompt: Prompt, context: RolloutContext, play: Callable[[SessionClient, str], Any], *, who: str
+    prompt: Prompt,
+    context: RolloutContext,
+    play: Callable[[SessionClient, str], Any],
+    *,
+    who: str,
+    on_abort: Callable[[str], Callable[[], Any]] | None = None,
 ) -> list[Sample]:
     """Open a session, let `play(client, session_id)` talk to it until the deadline, and collect its samples.
 
     play: a coroutine function, or a plain function that then runs in a thread; the mapping it returns, if any, lands in
     each sample's metadata under "agent". who: names it in reasons ("the agent"). A failure gives aborted samples, with
-    the tokens that were collected in spite of it. The session is deleted in every case.
+    the tokens that were collected in spite of it. on_abort: given the reason, the call that is then made, with a deadline
+    of its own. The session is deleted in every case.
     """
     loop = asyncio.get_running_loop()
     ends = loop.time() + context.timeout_s
@@ -51,6 +58,7 @@ async def play_episode(
             session_id = await _open(client, prompt, context)
         except SessionError as error:
             return [failed(prompt, context, f"no session could be opened: {error}")]
+        ended: str | None = f"{who} was cancelled."
         try:
             bound = _bind(play, client, session_id)
             outcome = await run_until(
@@ -58,9 +66,21 @@ async def play_episode(
             )
             reason = _failure(outcome, who, context.timeout_s)
             samples, trouble = await _collect(client, session_id, prompt, context, who)
-            return _finish(samples, reason or trouble, outcome, prompt, context)
+            ended = reason or trouble
+            return _finish(samples, ended, outcome, prompt, context)
         finally:
+            if on_abort is not None and ended is not None:
+                await _abort(on_abort(ended), context.rollout_id)
             await _delete(client, session_id)
+
+
+async def _abort(call: Callable[[], Any], rollout_id: str) -> None:
+    """Run the hook; whatever goes wrong in it is logged, for the rollout has failed already."""
+    outcome = await run_until(call, timeout_s=ABORT_TIMEOUT_S, what=f"the abort hook of {rollout_id}")
+    if outcome.late:
+        _log.warning("the abort hook of %s did not end within %g s", rollout_id, ABORT_TIMEOUT_S)
+    elif outcome.error is not None:
+        _log.warning("the abort hook of %s raised %r", rollout_id, outcome.error)
 
 
 @contextlib.asynccontextmanager

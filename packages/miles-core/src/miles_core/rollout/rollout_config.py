@@ -28,6 +28,9 @@ class RolloutConfig(Config):
     """The generate function: `agent`, `single_turn` or a plug-in."""
     agent: str | None = None
     """The agent that the generate function `agent` runs, as `module:attribute` or `file.py:attribute`."""
+    on_abort: str | None = None
+    """Called after a rollout of `agent` failed, to release what the agent holds elsewhere: `module:attribute` or
+    `file.py:attribute`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Further options of the generate function."""
     sampling: SamplingConfig = SamplingConfig()  # type: ignore[call-arg]
@@ -35,7 +38,7 @@ class RolloutConfig(Config):
     max_concurrency: int = Field(64, gt=0)
     """Rollouts in flight at once; has no influence on any number."""
     timeout_s: float = Field(300.0, gt=0)
-    """Deadline of one rollout."""
+    """Deadline of one rollout. A prompt with `timeout_s` among its metadata has that one."""
     max_seq_len: int = Field(4096, gt=1)
     """Most tokens of one trajectory."""
     max_aborted_fraction: float = Field(0.5, ge=0, le=1)

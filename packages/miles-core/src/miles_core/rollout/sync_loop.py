@@ -137,7 +137,7 @@ class RolloutLoop:
             session_url=self._session_url,
             sampling=config.sampling,
             max_seq_len=config.max_seq_len,
-            timeout_s=config.timeout_s,
+            timeout_s=prompt.timeout_s or config.timeout_s,
             token=self._token,
             options=self._options,
             sessions=sessions,
@@ -197,6 +197,9 @@ def _options(config: RolloutConfig, base: Path | None) -> dict[str, Any]:
     if config.agent is not None:
         load("agents", config.agent, base=base)
         options["agent"] = config.agent
+    if config.on_abort is not None:
+        load("agents", config.on_abort, base=base)
+        options["on_abort"] = config.on_abort
     if base is not None:
         options["base"] = str(base)
     return options
