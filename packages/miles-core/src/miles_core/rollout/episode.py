@@ -48,7 +48,7 @@ async def play_episode(
 
     play: a coroutine function, or a plain function that then runs in a thread; the mapping it returns, if any, lands in
     each sample's metadata under "agent". who: names it in reasons ("the agent"). A failure gives aborted samples, with
-    the tokens that were collected in spite of it. on_abort: given the reason, the call that is then made, with a deadline
+    the tokens that were collected in spite of it. on_abort: given the reason, the call made then, with a deadline
     of its own. The session is deleted in every case.
     """
     loop = asyncio.get_running_loop()
