@@ -214,10 +214,15 @@ def test_a_tokenizer_of_python_code_is_refused_with_what_to_do(tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("files", [{}, {"tokenizer.model": "no model", "config.json": {"model_type": "llama"}}])
-def test_a_folder_that_transformers_cannot_convert_is_refused_with_what_to_do(tmp_path, files):
-    for name, value in files.items():
-        write(tmp_path, name, value)
+def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
+    write(tmp_path, "config.json", {"model_type": "llama"})
+    with pytest.raises(TokenError, match="found no vocabulary at all; name the folder of the tokenizer"):
+        load(tmp_path)
+
+
+def test_a_folder_that_transformers_cannot_convert_is_refused_with_what_to_do(tmp_path):
+    write(tmp_path, "tokenizer.model", "no model")
+    write(tmp_path, "config.json", {"model_type": "llama"})
     with pytest.raises(TokenError, match=r"found none, and transformers: .* sentencepiece .*save_pretrained"):
         load(tmp_path)
 

@@ -1,7 +1,7 @@
 """Text to ids and back, in the vocabularies that write a space before words as well as in those of bytes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -128,6 +128,7 @@ EXACT = ["unigram, space never", "unigram, space first", "bytes", "byte level"]
 
 
 @pytest.mark.parametrize("name", EXACT)
+@settings(max_examples=40, deadline=None)
 @given(contents=st.lists(st.lists(PIECES, min_size=1, max_size=6).map("".join), min_size=1, max_size=3))
 def test_whatever_messages_spell_the_ids_say_the_template_text_and_no_control_token_more(name, contents):
     vocabulary = MADE.setdefault(name, ALL[name]())
@@ -145,6 +146,7 @@ MADE: dict[str, Vocabulary] = {}
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name.startswith("unigram")])
+@settings(max_examples=60, deadline=None)
 @given(ids=st.lists(st.integers(0, 80), max_size=12), cut=st.integers(0, 12))
 def test_texts_of_any_two_halves_of_any_ids_join(name, ids, cut):
     vocabulary = MADE.setdefault(name, ALL[name]())

@@ -6,6 +6,7 @@ from miles_tito.parsers.stream import StreamParser, join_deltas
 from miles_tito.profile import Profile
 from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.transcript import Piece, Transcript
+from miles_tito.vocabulary import Vocabulary
 
 __all__ = [
     "ChatTokenizer",
@@ -19,6 +20,7 @@ __all__ = [
     "StreamParser",
     "TemplateError",
     "Transcript",
+    "Vocabulary",
     "join_deltas",
 ]
 

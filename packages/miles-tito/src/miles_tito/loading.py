@@ -166,6 +166,10 @@ def _converted(folder: Path, config: Mapping[str, Any]) -> Any:
         raise TokenError(
             f"expected a tokenizer.json in {folder}, found a tokenizer that is Python code of its own; {_CONVERT}"
         )
+    if not any(any(folder.glob(kind)) for kind in _OTHER_FORMS):
+        raise TokenError(
+            f"expected a tokenizer.json in {folder}, found no vocabulary at all; name the folder of the tokenizer."
+        )
     try:
         from transformers import AutoTokenizer  # noqa: PLC0415 (seconds to import, rarely needed)
 
@@ -176,6 +180,9 @@ def _converted(folder: Path, config: Mapping[str, Any]) -> Any:
             f"expected a tokenizer.json in {folder}, found none, and transformers: {why}. {_INSTALL} {_CONVERT}"
         ) from error
 
+
+_OTHER_FORMS = ("*.model", "*.tiktoken", "vocab.*", "merges.txt", "tekken.json", "spiece*", "*.bpe", "*.spm")
+"""Files that transformers may know how to convert."""
 
 _INSTALL = "A SentencePiece model needs sentencepiece and protobuf installed, a tiktoken one tiktoken."
 _CONVERT = (
