@@ -171,6 +171,47 @@ def prepared(path):
     return source, ""
 
 
+KNOWN = {
+    "apertus": "apertus",
+    "cohere2": "plain",
+    "command-r-plus-tool-use": "command_r",
+    "deepseek-ai-deepseek-r1-distill-qwen-32b": "deepseek_v3+think",
+    "deepseek-v3": "deepseek_v3+think",
+    "deepseek-v3.1": "deepseek_v31+think",
+    "deepseek-v3.2-llamacpp": "deepseek_v32+think",
+    "devstral-small-2507": "mistral",
+    "functiongemma-vllm": "functiongemma",
+    "gemma-4-31b": "gemma4+gemma4_thought",
+    "gigachat3-10b-a1.8b": "gigachat",
+    "glm-4.5": "glm45+think",
+    "glm-4.7-flash": "glm47+think",
+    "gpt-oss": "harmony",
+    "granite-20b-fc-vllm": "granite_20b",
+    "hermes-2-pro": "hermes",
+    "hunyuan-a13b-vllm": "hunyuan",
+    "internlm2-tool-vllm": "internlm2",
+    "kimi-k2": "kimi_k2",
+    "llama-3.1": "llama3_json",
+    "llama4-pythonic-vllm": "pythonic",
+    "minimax-m2": "minimax_m2+think",
+    "mistral-nemo": "mistral",
+    "nemotron-3-super": "qwen3_coder+think",
+    "qwen2.5": "hermes",
+    "qwen3": "hermes+think",
+    "qwen3-coder": "qwen3_coder",
+    "qwen3.5": "qwen3_coder+think",
+    "seed-oss": "seed_oss+seed_think",
+    "smollm3": "think",
+    "stepfun3.5-flash": "qwen3_coder+think",
+}
+"""Formats of published templates, by the names of the corpus."""
+
+
+def test_published_templates_have_their_known_formats(corpus):
+    found = {path.stem: detect(prepared(path)[0]) for path in corpus if path.stem in KNOWN}
+    assert found == {stem: name for stem, name in KNOWN.items() if stem in found}
+
+
 ARGUMENTS = {"city": "zqRome", "days": 77, "code": "88"}
 
 

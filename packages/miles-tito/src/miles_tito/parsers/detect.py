@@ -10,6 +10,7 @@ from typing import Any
 from miles_tito.errors import TemplateError, shared_prefix
 from miles_tito.parsers.formats import FORMATS, PLAIN, REASONING, TurnFormat, format_named
 from miles_tito.parsers.marked import CallSyntax
+from miles_tito.parsers.message import Delta, join_deltas
 from miles_tito.parsers.stream import StreamParser
 from miles_tito.render import ChatTemplate
 
@@ -52,7 +53,7 @@ def detect(template: ChatTemplate) -> str:
     has no calls.
     """
     reasoning = _reasoning(template)
-    calls = next((name for name in _calls(template, reasoning)), "")
+    calls = _calls(template, reasoning)
     if calls == "harmony":
         reasoning = ""
     return "+".join(filter(None, (calls, reasoning))) or PLAIN.name
@@ -72,12 +73,15 @@ class _Rendered:
     opened: str = ""
 
 
-def _calls(template: ChatTemplate, reasoning: str) -> Iterator[str]:
+def _calls(template: ChatTemplate, reasoning: str) -> str:
+    """Name of the calls' syntax: one that leaves no text before a call, else one that reads the calls at least."""
     renders = list(_renders(template))
-    for name in FORMATS if renders else ():
-        found = format_named("+".join(filter(None, (name, reasoning))))
-        if any(_reads(found, rendered) for rendered in renders):
-            yield name
+    for clean in (True, False):
+        for name in FORMATS if renders else ():
+            found = format_named("+".join(filter(None, (name, reasoning))))
+            if any(_reads(found, rendered, clean=clean) for rendered in renders):
+                return name
+    return ""
 
 
 def _renders(template: ChatTemplate) -> Iterator[_Rendered]:
@@ -99,16 +103,21 @@ def _renders(template: ChatTemplate) -> Iterator[_Rendered]:
                     break
 
 
-def _reads(turn_format: TurnFormat, rendered: _Rendered) -> bool:
+def _reads(turn_format: TurnFormat, rendered: _Rendered, *, clean: bool = False) -> bool:
+    """True when the calls are read back, and the content if the text shows it. clean: nothing else before a call."""
     tell = turn_format.syntax.tell if isinstance(turn_format.syntax, CallSyntax) else ""
     if tell not in rendered.text:
         return False
-    message = _parse(turn_format, rendered)
+    deltas = _deltas(turn_format, rendered)
+    message = join_deltas(deltas)
     found = message.get("tool_calls") or []
-    wanted = rendered.message["tool_calls"]
+    wanted, content = rendered.message["tool_calls"], rendered.message["content"]
     if len(found) != len(wanted) or not all(map(_same, found, wanted, [rendered.text] * len(found))):
         return False
-    return rendered.message["content"] in message["content"] or rendered.message["content"] not in rendered.text
+    last = max(place for place, delta in enumerate(deltas) if "tool_calls" in delta)
+    if clean and join_deltas(deltas[:last])["content"].strip() not in ("", content):
+        return False
+    return content in message["content"] or content not in rendered.text
 
 
 def _same(found: Message, wanted: Message, text: str) -> bool:
@@ -121,10 +130,11 @@ def _same(found: Message, wanted: Message, text: str) -> bool:
     )
 
 
-def _parse(turn_format: TurnFormat, rendered: _Rendered) -> dict[str, Any]:
+def _deltas(turn_format: TurnFormat, rendered: _Rendered) -> list[Delta]:
     opening, closing = turn_format.reasoning
     is_open = bool(opening) and rendered.opened.rfind(opening) > rendered.opened.rfind(closing)
-    return StreamParser(turn_format, reasoning_open=is_open, tools=TOOLS).parse(rendered.text)
+    parser = StreamParser(turn_format, reasoning_open=is_open, tools=TOOLS)
+    return [*parser.feed(rendered.text), *parser.finish()]
 
 
 def _reasoning(template: ChatTemplate) -> str:
@@ -135,7 +145,8 @@ def _reasoning(template: ChatTemplate) -> str:
         if rendered is None or _THINKS not in rendered.text:
             continue
         for name in REASONING:
-            if _parse(format_named(name), rendered).get("reasoning_content", "").strip() == _THINKS:
+            message = join_deltas(_deltas(format_named(name), rendered))
+            if message.get("reasoning_content", "").strip() == _THINKS:
                 return name
     prompt = _text(template, [_USER], generation_prompt=True) or ""
     plain = _text(template, [_USER]) or ""
@@ -149,15 +160,14 @@ def _reasoning(template: ChatTemplate) -> str:
 
 def _render(template: ChatTemplate, message: Message) -> _Rendered | None:
     """The message's turn after a user's: what the template writes beyond the generation prompt."""
-    before = _text(template, [_USER])
     prompt = _text(template, [_USER], generation_prompt=True)
     whole = _text(template, [_USER, message])
-    if before is None or prompt is None or whole is None:
+    if prompt is None or whole is None:
         return None
     start = shared_prefix(prompt, whole)
     if start < len(prompt):
         # Where the prompt writes more than the turn, the two may part inside a mark.
-        start = max(_mark_start(whole, start), min(start, shared_prefix(before, whole)))
+        start = _mark_start(whole, start)
     return _Rendered(message=message, text=whole[start:], opened=prompt[:start])
 
 

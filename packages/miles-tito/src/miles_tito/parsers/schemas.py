@@ -1,14 +1,27 @@
 """Types of tool parameters, for formats that write every value as bare text."""
 
-import ast
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from miles_tito.parsers.calls import Malformed
+from miles_tito.parsers.literals import python_value
+
 _INTEGER = re.compile(r"[+-]?\d{1,300}")
 _WORDS = {"true": True, "True": True, "false": False, "False": False}
 _NULLS = ("null", "None")
+_ALIASES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "list": "array",
+    "tuple": "array",
+    "None": "null",
+}
+"""Names of Python's types, which many a schema uses."""
 _NAMES: tuple[tuple[type, str], ...] = (
     (bool, "boolean"),
     (str, "string"),
@@ -18,6 +31,7 @@ _NAMES: tuple[tuple[type, str], ...] = (
     (list, "array"),
     (type(None), "null"),
 )
+_KNOWN = {name for _, name in _NAMES}
 
 
 class Schemas:
@@ -89,11 +103,9 @@ def _literal(text: str) -> Any:
     except (ValueError, RecursionError):
         pass
     try:
-        value = ast.literal_eval(text)
-        json.dumps(value)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return python_value(text)
+    except Malformed:
         return None
-    return json.loads(json.dumps(value))
 
 
 def _types(schema: Any, root: Mapping[str, Any], *, depth: int) -> set[str]:
@@ -101,10 +113,9 @@ def _types(schema: Any, root: Mapping[str, Any], *, depth: int) -> set[str]:
     if not isinstance(schema, Mapping) or depth > 8:
         return set()
     named = schema.get("type")
-    if isinstance(named, str):
-        return {named}
-    if isinstance(named, list):
-        return {str(name) for name in named}
+    if isinstance(named, str | list):
+        names = {named} if isinstance(named, str) else {str(name) for name in named}
+        return {_ALIASES.get(name, name) for name in names} & _KNOWN
     values = schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
     found = {name for value in values for name in [_name_of(value)] if name}
     reference = schema.get("$ref")

@@ -4,13 +4,13 @@ Nothing is evaluated: names and arguments are read here, each value goes through
 may hold what Python's do not (`get-weather`, `from`). Content that opens with `[name(` is taken for calls.
 """
 
-import ast
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from miles_tito.parsers.calls import Call, Malformed, NotACall
 from miles_tito.parsers.json_body import END, expect
+from miles_tito.parsers.literals import python_value
 from miles_tito.parsers.marked import CallSyntax
 from miles_tito.parsers.schemas import Schemas, typed
 from miles_tito.parsers.tape import Steps, Tape
@@ -22,7 +22,6 @@ _INSIDE = {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
 _ANY = re.compile(r"(?s).")
 _BEGINS = re.compile(r"\s*\[\s*[A-Za-z_][\w.\-]*\(")
 _CLOSING = "<|tool_call_end|>"
-_JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
 def _read(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
@@ -57,7 +56,7 @@ def _call(tape: Tape, schemas: Schemas) -> Steps[Call]:
             key = yield from _name(tape, "=")
             if key in arguments:
                 raise Malformed(f"expected each argument once, found {key!r} twice")
-            value = _literal((yield from _value(tape)))
+            value = python_value((yield from _value(tape)))
             types = schemas.types(name, key)
             # Llama 4 quotes every value; the schema knows better.
             arguments[key] = typed(value, types) if isinstance(value, str) and types else value
@@ -117,33 +116,6 @@ def _string(tape: Tape, quote: str) -> Steps[str]:
         if not character:
             raise Malformed(f"expected a quote that ends the string, found {END}")
         parts += yield from tape.through(_ANY)
-
-
-def _literal(text: str) -> Any:
-    """Value of a Python literal that JSON can express."""
-    try:
-        return _value_of(ast.parse(text.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Malformed(f"expected a literal, found {error}") from error
-
-
-def _value_of(item: ast.expr) -> Any:
-    if isinstance(item, ast.Name) and item.id in _JSON_WORDS:
-        return _JSON_WORDS[item.id]
-    if isinstance(item, ast.List | ast.Tuple):
-        return [_value_of(entry) for entry in item.elts]
-    if isinstance(item, ast.Dict):
-        keys = [None if key is None else _value_of(key) for key in item.keys]
-        if any(not isinstance(key, str) for key in keys) or len(set(keys)) < len(keys):
-            raise Malformed("expected each key once and as a string")
-        return dict(zip(keys, map(_value_of, item.values), strict=True))
-    if isinstance(item, ast.UnaryOp) and isinstance(item.op, ast.USub):
-        value = _value_of(item.operand)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return -value
-    if isinstance(item, ast.Constant) and isinstance(item.value, str | int | float | bool | None):
-        return item.value
-    raise Malformed("expected arguments that are literals")
 
 
 PYTHONIC = CallSyntax(opening="<|python_start|>", read=_read, start="[", read_start=_read_start)
