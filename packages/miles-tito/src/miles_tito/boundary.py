@@ -13,6 +13,15 @@ from miles_tito.sentinels import Placed
 Message = Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Where a turn ends in a render: after its own words, at the control token `stop` that starts the suffix."""
+
+    after: int
+    start: int
+    stop: str
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """One render to be cut: the text, the last turn and the new messages with the words that stand for them.
@@ -31,8 +40,8 @@ class Scene:
         """Role of the first new message."""
         return str(self.new[0]["role"])
 
-    def cut(self, stops: Sequence[str], marker: Marker) -> tuple[int, str]:
-        """Start and text of the control token that ends the last turn; NotExtendable when the template has none.
+    def cut(self, stops: Sequence[str], marker: Marker) -> "Cut":
+        """The control token that ends the last turn; NotExtendable when the template writes none.
 
         It is the first known stop after the turn's own sentinels and before those of the new messages. A turn of text
         may also end where the next message opens, with nothing but white space before.
@@ -46,7 +55,22 @@ class Scene:
         else:
             start, stop = self._opener(after, first, marker)
         self._check_order(self.shown[start:])
-        return start, stop
+        return Cut(after=after, start=start, stop=stop)
+
+    def same_cut(self, text: str, cut: "Cut") -> int:
+        """Where the suffix starts in a render that differs in the new messages alone, up to which nothing else may."""
+        here = max((text.find(word) + len(word) for word in self.last.words if word in text), default=0)
+        start = here + cut.start - cut.after
+        wanted, found = self.shown[cut.after : cut.start + len(cut.stop)], text[here : start + len(cut.stop)]
+        if wanted == found:
+            return start
+        raise self._refusal(
+            "the text of the new message changes what the template writes before it",
+            at=cut.after,
+            expected=self.readable(wanted),
+            found=found,
+            help="Begin a new transcript from all messages, or use a template that only appends.",
+        )
 
     def _opener(self, after: int, first: int, marker: Marker) -> tuple[int, str]:
         found = None if self.last.message.get("tool_calls") else marker.first(self.shown, after)

@@ -90,8 +90,8 @@ class Deriver:
         if kept is not None:
             yield kept
         scene = self._scene((USER,), turn, new, tools, now)
-        start, stop = scene.cut(self.stops, self.marker)
-        fresh = Skeleton.of(scene.shown[start:], stop, scene.placed, ids_of(turn, new))
+        cut = scene.cut(self.stops, self.marker)
+        fresh = Skeleton.of(scene.shown[cut.start :], cut.stop, scene.placed, ids_of(turn, new))
         if len(self._kept) >= _MAX_KEPT:
             self._kept.clear()
         self._kept[key] = fresh
@@ -126,19 +126,15 @@ class Deriver:
         self, history: History, turn: Message, new: Sequence[Message], tools: Sequence[Message], now: datetime
     ) -> Suffix:
         """The suffix in the real history; the render of everything must agree with the transcript's fixed texts."""
-        role = new[0]["role"]
         scene = self._scene(history.messages, turn, new, tools, now)
-        start, stop = scene.cut(self.stops, self.marker)
+        cut = scene.cut(self.stops, self.marker)
         real = self._text(self.template.normalised([*history.messages, scene.last.message, *new]), new, tools, now)
-        end = start + len(stop)
-        if real[:end] != scene.shown[:end]:
-            divergence = Divergence.between(scene.readable(scene.shown[:end]), scene.readable(real[:end]))
-            raise NotExtendable(_CONTENT_CHANGES, role=role, divergence=divergence, help=_APPENDING)
+        start = scene.same_cut(real, cut)
         lost = lost_text(real[start:], new)
         if lost is not None:
             raise scene.drops(*lost, real[start:])
         bodies = self._agreed(real[:start], history.fixed, history.sampled[:-1], scene)
-        suffix = Suffix(text=real[start:], marker=stop, body=bodies[-1])
+        suffix = Suffix(text=real[start:], marker=cut.stop, body=bodies[-1])
         complete = self._text(self.template.normalised([*history.messages, turn, *new]), new, tools, now)
         self._agreed(complete, (*history.fixed, suffix.text), history.sampled, scene)
         return suffix
@@ -239,6 +235,5 @@ def _marked(
 
 
 _MAX_KEPT = 512
-_CONTENT_CHANGES = "the text of the new message changes what the template writes before it"
 _CHANGES = "the template changes earlier text when the message is added"
 _APPENDING = "Begin a new transcript from all messages, or use a template that only appends."

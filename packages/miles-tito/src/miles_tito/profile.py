@@ -11,6 +11,7 @@ from typing import Any, Self
 import xxhash
 
 from miles_core.errors import TokenError
+from miles_tito.derivation import derivation_digest
 from miles_tito.errors import TemplateError, shared_prefix
 from miles_tito.marks import Marker
 from miles_tito.parsers.detect import detect
@@ -48,7 +49,9 @@ class Profile:
     generation_prompt: after one user message. prefills: the parts of generation prompts that belong to the turn.
     roles: roles whose text shows up when appended after a turn. reasoning_kept: None, or the template arguments (maybe
     none) under which reasoning stays in history after the next user message. format: how turns are parsed.
+    code: digest of the code that derived and proved it.
     proofs: per append kind, "bounded" (the suffix does not depend on the history) or "history" (derived from it).
+    triggers: per bounded kind, the texts of the template's own after which, said in a message, the proof does not hold.
     cures: per append kind that was refused, the template arguments with which it would be sound.
     """
 
@@ -61,8 +64,10 @@ class Profile:
     roles: tuple[str, ...]
     reasoning_kept: Mapping[str, Any] | None
     format: str
+    code: str = ""
     proofs: Mapping[str, str] = field(default_factory=dict)
     cures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    triggers: Mapping[str, list[str]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The profile as JSON text with the version of its form."""
@@ -87,9 +92,10 @@ class Profile:
         except TokenError as error:
             raise TokenError(f"{path}: {error}") from None
 
-    def with_proof(self, kind: str, proof: str) -> Self:
+    def with_proof(self, kind: str, proof: str, triggers: Sequence[str] = ()) -> Self:
         """The profile with one more proved kind."""
-        return replace(self, proofs={**self.proofs, kind: proof})
+        known = {**self.triggers, kind: list(triggers)} if triggers else self.triggers
+        return replace(self, proofs={**self.proofs, kind: proof}, triggers=known)
 
     def with_cure(self, kind: str, arguments: Mapping[str, Any]) -> Self:
         """The profile with the template arguments that make one more kind sound."""
@@ -112,6 +118,7 @@ def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Prof
             roles=_roles(template),
             reasoning_kept=_reasoning_kept(template),
             format=detect(template),
+            code=derivation_digest(),
         ),
         template,
     )

@@ -1,22 +1,17 @@
 """The proof, once per template and kind of append, that a suffix does not depend on what came before."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from miles_tito.derive import USER, Deriver, History
+from miles_tito.derive import USER, Deriver, History, Suffix
 from miles_tito.errors import NotExtendable
-from miles_tito.profile import CALL, EPOCH, LOOK
+from miles_tito.histories import long_stage, stages
+from miles_tito.profile import CALLS, EPOCH, LOOK, TOOL
 from miles_tito.render import reasoning_of
 
 Message = Mapping[str, Any]
 BOUNDED, BOUNDED_WITH_TOOLS, FROM_HISTORY = "bounded", "bounded with tools", "history"
-
-
-_OTHER: Message = {
-    "type": "function",
-    "function": {"name": "look", "description": "Finds.", "parameters": {"type": "object", "properties": {}}},
-}
-"""Not the tool of bounded contexts: a suffix that repeats tool schemas must not pass as independent of them."""
 
 
 def may_be_bounded(new: Sequence[Message]) -> bool:
@@ -24,18 +19,37 @@ def may_be_bounded(new: Sequence[Message]) -> bool:
     return all(message["role"] != "assistant" for message in new)
 
 
-def kind_of(turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
-    """What a suffix may depend on, as a key: shape of the turn, roles (runs as one or more), tools given."""
-    calls = min(len([call for call in turn.get("tool_calls") or () if not call.get("invalid")]), 2)
+def kind_of(turn: Message, new: Sequence[Message], *, with_tools: bool, phrases: Collection[str] = frozenset()) -> str:
+    """What a suffix may depend on, as a key: shape of the turn, roles (runs in the plural), tools given.
+
+    After that the lengths of runs, and those names of functions that the template has among its `phrases`.
+    """
+    calls = len([call for call in turn.get("tool_calls") or () if not call.get("invalid")])
     shape = f"{'why+' if reasoning_of(turn) else ''}{'text' if turn.get('content') or not calls else ''}{calls or ''}"
-    roles: list[str] = []
+    runs: list[list[Any]] = []
     for message in new:
-        role = str(message["role"])
-        if roles and roles[-1].rstrip("s") == role:
-            roles[-1] = f"{role}s"
+        if runs and runs[-1][0] == message["role"]:
+            runs[-1][1] += 1
         else:
-            roles.append(role)
-    return f"{shape}>{'+'.join(roles)}{'|tools' if with_tools else ''}"
+            runs.append([message["role"], 1])
+    roles = "+".join(f"{role}{'s' if length > 1 else ''}" for role, length in runs)
+    lengths = [",".join(str(length) for _, length in runs)] if any(length > 1 for _, length in runs) else []
+    names = sorted(_names(turn, new) & set(phrases)) if phrases else []
+    return "|".join([f"{shape}>{roles}", *lengths, *names, *(["tools"] if with_tools else [])])
+
+
+def _names(turn: Message, new: Sequence[Message]) -> set[str]:
+    """Names of the functions called and answered."""
+    called = {str(call["function"]["name"]) for call in turn.get("tool_calls") or ()}
+    return called | {str(message["name"]) for message in new if message.get("name")}
+
+
+@dataclass(frozen=True, slots=True)
+class _Grounds:
+    """What a suffix is proved on: histories, and whether the template takes the longest for the sum of its steps."""
+
+    histories: tuple[History, ...]
+    steady: bool
 
 
 class Prover:
@@ -43,74 +57,107 @@ class Prover:
 
     def __init__(self, deriver: Deriver) -> None:
         self.deriver = deriver
-        self._grown: dict[bool, list[History]] = {}
-        self._steady: dict[bool, bool] = {}
+        self._grounds: dict[tuple[str, ...], _Grounds] = {}
 
-    def prove(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
-        """A bounded proof when that suffix is the one of every history which the template lets grow."""
-        histories = self._histories(with_tools)
-        if not self._steady[with_tools]:
-            return FROM_HISTORY
-        for proof in (BOUNDED, BOUNDED_WITH_TOOLS):
-            if self._holds(turn, new, proof, histories, _tools(with_tools)):
-                return proof
-        return FROM_HISTORY
+    def prove(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> tuple[str, list[str]]:
+        """A bounded proof when that suffix is the one of every history which the template lets grow.
+
+        With it come the template's own phrases that change the suffix when an earlier message says them: after such a
+        message the proof does not hold.
+        """
+        tools = _tools(turn, new) if with_tools else ()
+        grounds = self._grown(tools)
+        for proof in (BOUNDED, BOUNDED_WITH_TOOLS) if grounds.steady else ():
+            suffix = self._proved(turn, new, proof, grounds.histories, tools)
+            if suffix is not None:
+                return proof, list(self._triggers(suffix, turn, new, tools))
+        return FROM_HISTORY, []
 
     def extends(self, turn: Message, new: Sequence[Message], *, with_tools: bool) -> bool:
         """True when some history can be grown and the append is right after every one that can."""
-        histories = self._histories(with_tools)
+        tools = _tools(turn, new) if with_tools else ()
+        histories = self._grown(tools).histories
         try:
             for history in histories:
-                self.deriver.whole(history, turn, new, _tools(with_tools), EPOCH)
+                self.deriver.whole(history, turn, new, tools, EPOCH)
         except NotExtendable:
             return False
         return bool(histories)
 
     def sees(self, other: Deriver, turn: Message, new: Sequence[Message], *, with_tools: bool) -> bool:
         """True when the other deriver's template writes that append otherwise after some history."""
-        histories = self._histories(with_tools) or [History(messages=(USER,), fixed=(), sampled=())]
-        lasts = (histories[0], max(histories, key=lambda history: len(history.messages)))
-        return any(
-            _written(other, history, turn, new, _tools(with_tools))
-            != _written(self.deriver, history, turn, new, _tools(with_tools))
-            for history in lasts
-        )
+        tools = _tools(turn, new) if with_tools else ()
+        histories = [history.messages for history in self._grown(tools).histories] or [(USER,)]
+        lasts = ([*history, turn, *new] for history in (histories[0], max(histories, key=len)))
+        return any(_written(other, last, tools) != _written(self.deriver, last, tools) for last in lasts)
 
-    def _histories(self, with_tools: bool) -> list[History]:
-        if with_tools not in self._grown:
-            grown = _stages(self.deriver, _tools(with_tools))
-            long, self._steady[with_tools] = _long_stage(self.deriver, _tools(with_tools))
-            self._grown[with_tools] = [*grown, *([long] if long else [])]
-        return self._grown[with_tools]
+    def _grown(self, tools: Sequence[Message]) -> _Grounds:
+        key = tuple(str(tool["function"]["name"]) for tool in tools)
+        if key not in self._grounds:
+            long, steady = long_stage(self.deriver, tools)
+            histories = [*stages(self.deriver, tools), *([long] if long else [])]
+            self._grounds[key] = _Grounds(tuple(histories), steady)
+        return self._grounds[key]
 
-    def _holds(
+    def _proved(
         self,
         turn: Message,
         new: Sequence[Message],
         proof: str,
         histories: Sequence[History],
         tools: Sequence[Message],
-    ) -> bool:
+    ) -> Suffix | None:
         try:
             suffix = self.deriver.bounded(turn, new, EPOCH, tools=context_tools(proof))
-            return suffix is not None and all(
-                self.deriver.whole(history, turn, new, tools, EPOCH).text == suffix.text for history in histories
-            )
+            if suffix is None:
+                return None
+            wholes = (self.deriver.whole(history, turn, new, tools, EPOCH) for history in histories)
+            return suffix if all(whole.text == suffix.text for whole in wholes) else None
         except NotExtendable:
-            return False
+            return None
+
+    def _triggers(
+        self, suffix: Suffix, turn: Message, new: Sequence[Message], tools: Sequence[Message]
+    ) -> Iterator[str]:
+        """Phrases of the template after which it ends otherwise than in the suffix."""
+        for past in _SAID:
+            if self._ends(past("zq"), suffix, turn, new, tools):
+                break
+        else:
+            return
+        for phrase in self.deriver.template.phrases:
+            if not self._ends(past(phrase), suffix, turn, new, tools) and self._begins(past(phrase), tools):
+                yield phrase
+
+    def _ends(
+        self, past: Sequence[Message], suffix: Suffix, turn: Message, new: Sequence[Message], tools: Sequence[Message]
+    ) -> bool:
+        text = _written(self.deriver, [*past, turn, *new], tools)
+        return text is not None and text.endswith(suffix.text)
+
+    def _begins(self, past: Sequence[Message], tools: Sequence[Message]) -> bool:
+        return _written(self.deriver, past, tools) is not None
 
 
-def _written(
-    deriver: Deriver, history: History, turn: Message, new: Sequence[Message], tools: Sequence[Message]
-) -> str | None:
+def _written(deriver: Deriver, messages: Sequence[Message], tools: Sequence[Message]) -> str | None:
     try:
-        return deriver.marked([*history.messages, turn, *new], tools, EPOCH, str(new[0]["role"]))
+        return deriver.marked(messages, tools, EPOCH, str(messages[-1]["role"]))
     except NotExtendable:
         return None
 
 
-def _tools(with_tools: bool) -> tuple[Message, ...]:
-    return (_OTHER,) if with_tools else ()
+def _tools(turn: Message, new: Sequence[Message]) -> tuple[Message, ...]:
+    """Schemas under the names that are called, none of them that of bounded contexts.
+
+    A suffix that repeats a schema, or looks one up, must not pass as independent of them.
+    """
+    return tuple(
+        {
+            "type": "function",
+            "function": {"name": name, "description": "Finds.", "parameters": {"type": "object", "properties": {}}},
+        }
+        for name in sorted({"look", *_names(turn, new)})
+    )
 
 
 def context_tools(proof: str) -> tuple[Message, ...]:
@@ -118,102 +165,17 @@ def context_tools(proof: str) -> tuple[Message, ...]:
     return (LOOK,) if proof == BOUNDED_WITH_TOOLS else ()
 
 
-def _histories() -> Iterator[list[Message]]:
-    """Conversations, each also under a system prompt, whose every stage is a history to prove a suffix under."""
-    user, again = {"role": "user", "content": "first"}, {"role": "user", "content": "second"}
-    says = {"role": "assistant", "content": "answer"}
-    thinks = {**says, "reasoning_content": "reason"}
-    one, two = "h1aaaaaaa", "h2aaaaaaa"
-    calls, both = _calling([one], ""), _calling([one, two], "")
-    thoughtful = {**calls, "reasoning_content": "reason"}
-    for start in ([user], [{"role": "system", "content": "rules"}, user]):
-        yield [*start, says, again]
-        yield [*start, thinks, again, says, again]
-        yield [
-            *start,
-            calls,
-            _result(one),
-            _calling([two], "says"),
-            _result(two),
-            thinks,
-            again,
-            thoughtful,
-            _result(one),
-        ]
-        yield [*start, both, _result(one), _result(two), says, again]
-        yield [*start, thoughtful, _result(one), both, _result(one), _result(two)]
+def _say_all(text: str) -> list[Message]:
+    return [*_say_rules(text), CALLS, {**TOOL, "content": text}]
 
 
-def _calling(ids: Sequence[str], content: str) -> Message:
-    return {"role": "assistant", "content": content, "tool_calls": [{**CALL, "id": number} for number in ids]}
+def _say_rules(text: str) -> list[Message]:
+    return [{"role": "system", "content": text}, *_say(text)]
 
 
-def _result(number: str) -> Message:
-    return {"role": "tool", "tool_call_id": number, "name": "look", "content": f"result {number}"}
+def _say(text: str) -> list[Message]:
+    return [{"role": "user", "content": text}]
 
 
-def _stages(deriver: Deriver, tools: Sequence[Message]) -> list[History]:
-    """Every stage of every history up to which the template lets it grow, append by append."""
-    found: dict[str, History] = {}
-    for messages in _histories():
-        turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-        stage: History | None = None
-        for place, end in zip([0, *turns], [*turns, len(messages)], strict=True):
-            key = repr(messages[:end])
-            if key not in found:
-                grown = _grown(deriver, stage, messages[place:end], tools)
-                if grown is None:
-                    break
-                found[key] = grown
-            stage = found[key]
-    return list(found.values())
-
-
-_LONG = 30
-"""Turns of the long history: 61 messages, so that a template which forgets the oldest is noticed."""
-
-
-def _long_stage(deriver: Deriver, tools: Sequence[Message]) -> tuple[History | None, bool]:
-    """A long history made of steps that repeat, and whether the template takes it for what its steps add up to.
-
-    No history, and nothing held against the template, where already the first rounds are refused or differ.
-    """
-    start = {"role": "user", "content": "first"}
-    answer, question = {"role": "assistant", "content": "answer"}, {"role": "user", "content": "again"}
-    call, result = _calling(["h1aaaaaaa"], ""), _result("h1aaaaaaa")
-    for rounds in ([(answer, question), (call, result)], [(answer, question)]):
-        stage = _grown(deriver, None, [start], tools)
-        for turn, follow in [*rounds, *rounds]:
-            stage = stage and _grown(deriver, stage, [turn, follow], tools)
-        if stage is not None and stage.fixed[1 : len(rounds) + 1] == stage.fixed[len(rounds) + 1 :]:
-            break
-    else:
-        return None, True
-    times = _LONG // len(rounds)
-    messages = (start, *[message for pair in rounds for message in pair] * times)
-    fixed = (stage.fixed[0], *stage.fixed[1 : len(rounds) + 1] * times)
-    try:
-        text = deriver.marked(messages, tools, EPOCH, "user")
-    except NotExtendable:
-        return None, False
-    if deriver.align(text, fixed, (None,) * _LONG).differences:
-        return None, False
-    return History(messages=messages, fixed=fixed, sampled=(None,) * (_LONG + 1)), True
-
-
-def _grown(
-    deriver: Deriver, stage: History | None, messages: Sequence[Message], tools: Sequence[Message]
-) -> History | None:
-    """The stage with one more turn and what follows it; a prompt without a stage; None when that is refused."""
-    try:
-        if stage is None:
-            prompt = deriver.marked(messages, tools, EPOCH, "user")
-            return History(messages=tuple(messages), fixed=(prompt,), sampled=(None,))
-        suffix = deriver.whole(stage, messages[0], messages[1:], tools, EPOCH)
-    except NotExtendable:
-        return None
-    return History(
-        messages=(*stage.messages, *messages),
-        fixed=(*stage.fixed, suffix.text),
-        sampled=(*stage.sampled[:-1], suffix.body, None),
-    )
+_SAID = (_say_all, _say_rules, _say)
+"""Histories that say something, by every role that the template may support."""

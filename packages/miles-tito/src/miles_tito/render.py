@@ -60,6 +60,14 @@ class ChatTemplate:
         """Names that the source reads without defining them."""
         return frozenset(meta.find_undeclared_variables(template_environment().parse(self.source)))
 
+    @cached_property
+    def phrases(self) -> tuple[str, ...]:
+        """Texts that the source compares with, looks for or hands to a method, filter or test."""
+        asking = (jinja2.nodes.Compare, jinja2.nodes.Call, jinja2.nodes.Filter, jinja2.nodes.Test)
+        asked = template_environment().parse(self.source).find_all(asking)
+        found = {node.value for part in asked for node in part.find_all(jinja2.nodes.Const)}
+        return tuple(sorted(text for text in found if isinstance(text, str) and text.strip()))
+
     def with_arguments(self, form: str) -> "ChatTemplate":
         """The same compiled template with tool-call arguments in another form."""
         other = copy.copy(self)

@@ -4,10 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from jinja2 import meta
-
 from miles_tito.render import ChatTemplate, mentions
-from miles_tito.sandbox import template_environment
 
 KEEPS_REASONING: tuple[Mapping[str, Any], ...] = (
     {"preserve_thinking": True},
@@ -42,6 +39,6 @@ def _every_switch(template: ChatTemplate) -> Iterator[dict[str, Any]]:
         if all(mentions(template.source, name) for name in known):
             seen |= set(known)
             yield dict(known)
-    for name in sorted(meta.find_undeclared_variables(template_environment().parse(template.source)) - seen):
+    for name in sorted(template.reads - seen):
         yield {name: True}
         yield {name: False}

@@ -16,7 +16,7 @@ from miles_tito.errors import Divergence, NotExtendable
 from miles_tito.families import family_named
 from miles_tito.families.fit import arguments_of, format_of, with_stops_of
 from miles_tito.loading import load
-from miles_tito.marks import refuse_marks, unmarked
+from miles_tito.marks import refuse_marks, strings_of, unmarked
 from miles_tito.parsers.formats import TurnFormat, format_named
 from miles_tito.parsers.stream import StreamParser
 from miles_tito.pinning import pinned
@@ -185,9 +185,10 @@ class ChatTokenizer:
     def _suffix(self, transcript: Transcript, new: Sequence[Message]) -> Suffix:
         turn = transcript.last.messages[0]
         if transcript.all_sampled and may_be_bounded(new):
-            kind = kind_of(turn, new, with_tools=bool(transcript.tools))
+            kind = self._kind(turn, new, transcript)
             proof = self._proof(kind, turn, new, with_tools=bool(transcript.tools))
-            if proof != FROM_HISTORY:
+            held = transcript.phrases.isdisjoint(self._profile.triggers.get(kind, ()))
+            if proof != FROM_HISTORY and held:
                 suffix = self._deriver.bounded(turn, new, transcript.now, tools=context_tools(proof))
                 if suffix is not None:
                     return suffix
@@ -195,21 +196,28 @@ class ChatTokenizer:
         return self._deriver.whole(history, turn, new, transcript.tools, transcript.now)
 
     def _helped(self, error: NotExtendable, transcript: Transcript, new: Sequence[Message]) -> NotExtendable:
-        turn, with_tools = transcript.last.messages[0], bool(transcript.tools)
+        turn = transcript.last.messages[0]
         with self._lock:
-            helped = self._cures.helped(error, turn, new, with_tools=with_tools)
+            helped = self._cures.helped(error, turn, new, with_tools=bool(transcript.tools))
             if helped.arguments:
-                kind = kind_of(turn, new, with_tools=with_tools)
-                self._profile = self._profile.with_cure(kind, helped.arguments)
+                self._profile = self._profile.with_cure(self._kind(turn, new, transcript), helped.arguments)
         return helped
 
+    def _kind(self, turn: Message, new: Sequence[Message], transcript: Transcript) -> str:
+        return kind_of(turn, new, with_tools=bool(transcript.tools), phrases=self._template.phrases)
+
     def _proof(self, kind: str, turn: Message, new: Sequence[Message], *, with_tools: bool) -> str:
-        known = self._profile.proofs.get(kind)
-        if known is None:
+        if kind not in self._profile.proofs:
             with self._lock:
-                known = self._prover.prove(turn, new, with_tools=with_tools)
-                self._profile = self._profile.with_proof(kind, known)
-        return known
+                if kind not in self._profile.proofs:
+                    proof, triggers = self._prover.prove(turn, new, with_tools=with_tools)
+                    self._profile = self._profile.with_proof(kind, proof, triggers)
+        return self._profile.proofs[kind]
+
+    def phrases_in(self, messages: Sequence[Message]) -> frozenset[str]:
+        """Those texts that the template's source looks for which the messages, or schemas, say."""
+        said = "\n".join(text for m in messages for text in strings_of({**m, "role": None}))
+        return frozenset(phrase for phrase in self._template.phrases if phrase in said)
 
     def _extended(self, transcript: Transcript, suffix: Suffix, new: Sequence[Message]) -> Transcript:
         ids, starts = self._vocabulary.encode(suffix.text)

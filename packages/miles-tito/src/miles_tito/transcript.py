@@ -58,6 +58,13 @@ class Transcript:
     """True when no assistant message came from outside."""
     complete: bool = True
     """True when every sampled turn came with its log-probabilities and weight versions."""
+    phrases: frozenset[str] = field(init=False, repr=False)
+    """Those texts that the template's source looks for which some message, or a tool, says."""
+
+    def __post_init__(self) -> None:
+        inherited = self._parent.phrases if self._parent else self._chat.phrases_in(self.tools)
+        said = self._chat.phrases_in(self._piece.messages)
+        object.__setattr__(self, "phrases", inherited if said <= inherited else inherited | said)
 
     def sampled(
         self,
