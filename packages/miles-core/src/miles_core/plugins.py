@@ -45,7 +45,7 @@ SHAPES: Mapping[str, Shape] = {
     "sample_pickers": Shape(shown="(turns) -> the last turn of each trajectory to keep", positional=1, waits="sync"),
     "sample_processors": Shape(shown="(samples) -> list[Sample]", positional=1, waits="sync"),
     "router_policies": Shape(shown="(**options) -> Policy", waits="sync"),
-    "router_middleware": Shape(shown="(app, **options) -> ASGI app", positional=1, waits="sync"),
+    "router_middleware": Shape(shown="(app, **options) -> ASGI app", positional=1),
 }
 
 

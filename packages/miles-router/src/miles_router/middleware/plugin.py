@@ -6,6 +6,7 @@ from pydantic import Field
 
 from miles_core import plugins
 from miles_core.config import Config
+from miles_core.errors import PluginError
 
 
 class PluginMiddlewareConfig(Config):
@@ -19,4 +20,9 @@ class PluginMiddlewareConfig(Config):
 
     def build(self, app: Any) -> Any:
         """The middleware around `app`; PluginError when it cannot be loaded."""
-        return plugins.load("router_middleware", self.name, options=self.options)(app, **self.options)
+        made = plugins.load("router_middleware", self.name, options=self.options)(app, **self.options)
+        if not callable(made):
+            raise PluginError(
+                f"router_middleware plug-in {self.name!r}: expected an ASGI app, found {type(made).__name__}."
+            )
+        return made
