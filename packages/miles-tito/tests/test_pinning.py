@@ -1,13 +1,16 @@
 """A profile pinned in a file: what it refuses, and what it brings along."""
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
 from miles_core.errors import TokenError
 from miles_tito import ChatTokenizer, Profile, Transcript
 from miles_tito.pinning import differences, pinned
+from miles_tito.profile_json import SCHEMA, dumped, values_in
 from miles_tito.proof import Prover
 from miles_tito.vocabulary import Vocabulary
 
@@ -40,6 +43,35 @@ def test_a_file_that_is_no_profile_of_this_version_is_refused(chat_for, tmp_path
 def test_other_text_is_no_profile(text):
     with pytest.raises(TokenError, match="derive it again"):
         Profile.from_json(text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shapes:
+    """Every type that a profile's fields may have."""
+
+    number: int
+    flag: bool | None
+    texts: tuple[str, ...]
+    lists: Mapping[str, list[str]]
+    anything: Mapping[str, Any] | None
+
+
+WHOLE = {"number": 1, "flag": None, "texts": ["a"], "lists": {"k": ["a", "b"]}, "anything": {"k": [1, None]}}
+
+
+def test_every_type_of_field_comes_back_as_it_was():
+    found = Shapes(**values_in(json.dumps({"schema": SCHEMA, **WHOLE}), Shapes))
+    assert found == Shapes(**{**WHOLE, "texts": ("a",)})
+    assert Shapes(**values_in(dumped(found), Shapes)) == found
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"number": True}, {"number": "1"}, {"flag": 1}, {"texts": [1]}, {"lists": {"k": "ab"}}, {"lists": {"k": [1]}}],
+)
+def test_a_field_of_another_type_is_refused(wrong):
+    with pytest.raises(TokenError, match=f"as field {next(iter(wrong))}"):
+        values_in(json.dumps({"schema": SCHEMA, **WHOLE, **wrong}), Shapes)
 
 
 def test_differences_name_the_fields_with_both_values(chat_for):
@@ -113,6 +145,17 @@ def test_a_tokenizer_with_a_pin_uses_its_proofs_and_gives_the_same_ids(folder, m
         assert (turned(second).ids, second.profile) == (ids, first.profile)
     with pytest.raises(AssertionError, match="proved again"):
         turned(ChatTokenizer.from_pretrained(folder))
+
+
+def test_proofs_of_other_code_are_found_anew(folder):
+    first = ChatTokenizer.from_pretrained(folder)
+    turned(first)
+    (kind,) = first.profile.proofs
+    doubtful = replace(first.profile, code="other code", proofs={kind: "doubtful"})
+    second = ChatTokenizer.from_pretrained(folder, profile=doubtful)
+    assert second.profile.proofs == {}
+    assert turned(second).ids == turned(first).ids
+    assert second.profile == first.profile
 
 
 def test_a_tokenizer_whose_files_changed_is_refused_under_its_pin(folder):

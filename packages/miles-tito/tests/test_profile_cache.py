@@ -73,7 +73,7 @@ def test_the_profile_of_another_template_under_this_name_is_not_believed(case, d
 
 def test_what_other_code_derived_is_derived_again(case, derived, tmp_path, monkeypatch):
     ProfileCache().profile_of(*case, folder=tmp_path)
-    monkeypatch.setattr(profile_cache, "_code_digest", lambda: "other code")
+    monkeypatch.setattr(profile_cache, "derivation_digest", lambda: "other code")
     ProfileCache().profile_of(*case, folder=tmp_path)
     assert (len(derived), len(list(tmp_path.iterdir()))) == (2, 2)
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from miles_core.errors import TokenError
 from miles_tito.profile import Profile
 
+_NO_FACTS = ("code",)
 LEARNED = tuple(field.name for field in fields(Profile) if field.default_factory is not MISSING)
 """Mappings by kind of append that fill up while a tokenizer is used; two profiles may differ in what they know yet."""
 
@@ -30,7 +31,7 @@ def differences(old: Profile, new: Profile) -> list[Changed]:
     found = [
         Changed(field.name, getattr(old, field.name), getattr(new, field.name))
         for field in fields(Profile)
-        if field.name not in LEARNED and getattr(old, field.name) != getattr(new, field.name)
+        if field.name not in (*LEARNED, *_NO_FACTS) and getattr(old, field.name) != getattr(new, field.name)
     ]
     for name in LEARNED:
         before, after = getattr(old, name), getattr(new, name)
@@ -42,14 +43,17 @@ def differences(old: Profile, new: Profile) -> list[Changed]:
 def pinned(pin: Profile | str | Path, derived: Profile) -> Profile:
     """The derived profile with what the pin has learned; TokenError with the fields that differ when it is another one.
 
-    pin: a profile, or the file that `Profile.save` wrote. A proof that it records is used as it stands, for the
-    fingerprint says that template, arguments and vocabulary are those it was found for.
+    pin: a profile, or the file that `Profile.save` wrote. What it has learned is used as it stands, for the fingerprint
+    says that template, arguments and vocabulary are those it was found for; but not what other code found, which may
+    have proved less.
     """
     old = pin if isinstance(pin, Profile) else Profile.load(pin)
     changed = differences(old, derived)
     if changed:
         where = "the pinned profile" if isinstance(pin, Profile) else f"the profile pinned in {pin}"
         raise TokenError(f"expected {where}, but these are derived otherwise now: {listed(changed)}. {_CURE}")
+    if old.code != derived.code:
+        return derived
     learned: dict[str, Any] = {name: {**getattr(derived, name), **getattr(old, name)} for name in LEARNED}
     return replace(derived, **learned)
 

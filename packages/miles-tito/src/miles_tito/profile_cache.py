@@ -1,7 +1,6 @@
 """Derived profiles, kept in the process and on disk, so that a template is derived once per machine."""
 
 import contextlib
-import functools
 import logging
 import os
 import tempfile
@@ -13,6 +12,7 @@ import xxhash
 
 from miles_core import env
 from miles_core.errors import TokenError
+from miles_tito.derivation import derivation_digest
 from miles_tito.profile import Profile, derive_profile, fingerprint
 from miles_tito.render import ChatTemplate
 from miles_tito.vocabulary import Vocabulary
@@ -59,7 +59,7 @@ class ProfileCache:
     ) -> Profile:
         if folder is None:
             return derive_profile(template, vocabulary)[0]
-        name = xxhash.xxh3_128_hexdigest(f"{key}\n{_code_digest()}".encode())
+        name = xxhash.xxh3_128_hexdigest(f"{key}\n{derivation_digest()}".encode())
         file = folder / f"{name}.json"
         stored = _read(file)
         if stored is not None and stored.fingerprint == key:
@@ -80,17 +80,6 @@ def cached_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Prof
     """`derive_profile` through the process's cache and the folder that `MILES_CACHE` names (`off`: no folder)."""
     root = env.cache_folder()
     return _SHARED.profile_of(template, vocabulary, folder=root / "profiles" if root else None)
-
-
-@functools.cache
-def _code_digest() -> str:
-    """Digest of the package's code: what other code derived is never taken for what this code derives."""
-    digest = xxhash.xxh3_128()
-    folder = Path(__file__).parent
-    for file in sorted(folder.rglob("*.py")):
-        digest.update(f"{file.relative_to(folder)}\0".encode())
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 def _digest(text: str) -> str:

@@ -49,13 +49,13 @@ def _value(name: str, value: Any, annotation: Any) -> Any:
 
 
 def _fits(value: Any, annotation: Any) -> bool:
-    """True when a JSON value has the annotated type; a tuple is an array, a mapping an object."""
+    """True when a JSON value has the annotated type; a tuple or list is an array, a mapping an object."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return any(_fits(value, one) for one in inner)
     if annotation in (Any, NoneType, None):
         return annotation is Any or value is None
-    if origin is tuple:
+    if origin in (tuple, list):
         return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
