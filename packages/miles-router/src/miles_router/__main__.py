@@ -12,7 +12,9 @@ from miles_router.middleware.table import middleware_of
 from miles_router.policies.table import POLICY_NAMES, policy_of
 from miles_router.serve import bind, run, url_of
 from miles_router.sessions.app import SessionApp, create_session_app
+from miles_router.sessions.cluster.app import ClusterApp
 from miles_router.sessions.config import SessionServerConfig
+from miles_router.sessions.log.config import LogConfig
 
 EXAMPLES = """
 examples:
@@ -26,6 +28,8 @@ examples:
       the same, with a session server under /sessions
   python -m miles_router --model-dir MODEL --engine-url http://127.0.0.1:30080
       a session server alone, in front of a router or an engine
+  python -m miles_router --model-dir MODEL --engine-url http://127.0.0.1:30080 --log-dir LOG --processes 3
+      three session server processes behind one port; a session outlives the death of its process
 
 The bearer token that callers need is read from MILES_TOKEN, the one for engines from MILES_ENGINE_TOKEN.
 """
@@ -60,6 +64,13 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--queue-timeout", type=float, default=30.0, metavar="S", help="wait for a worker (30)")
     options.add_argument("--ttl", type=float, default=3600.0, metavar="S", help="life of an idle session (3600)")
+    options.add_argument("--log-dir", metavar="DIR", help="keep sessions on disk there; they outlive the process")
+    options.add_argument(
+        "--fsync", default="interval", choices=["none", "interval", "always"], help="when the log is forced to disk"
+    )
+    options.add_argument(
+        "--processes", type=int, default=1, metavar="N", help="session server processes that share the log (1)"
+    )
     options.add_argument("--max-connections", type=int, metavar="N", help="connections beyond this are answered 503")
     options.add_argument("--drain", type=float, default=10.0, metavar="S", help="for calls to end after SIGTERM (10)")
     options.add_argument("--reuse-port", action="store_true", help="share the port with the process to be replaced")
@@ -94,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _app(options: argparse.Namespace, *, own_url: str) -> object:
     token, engine_token = env.get("MILES_TOKEN"), env.get("MILES_ENGINE_TOKEN")
-    sessions: SessionApp | None = None
+    sessions: SessionApp | ClusterApp | None = None
     if options.model_dir:
         config = SessionServerConfig(
             engine_url=options.engine_url or own_url,
@@ -103,8 +114,12 @@ def _app(options: argparse.Namespace, *, own_url: str) -> object:
             engine_token=engine_token if options.engine_url else token,
             ttl_s=options.ttl,
             context_length=options.context_length,
+            log=LogConfig(folder=options.log_dir, fsync=options.fsync) if options.log_dir else None,
         )
-        sessions = create_session_app(config)
+        if options.processes > 1:
+            sessions = ClusterApp(config, processes=options.processes, log_level=options.log_level)
+        else:
+            sessions = create_session_app(config)
     if options.engine_url:
         return sessions
     config_of_router = RouterConfig(

@@ -1,16 +1,15 @@
 """Calls with one key go to one worker, by consistent hashing with bounded load."""
 
-from bisect import bisect, insort
 from collections.abc import Sequence
 from typing import Literal
 
-import xxhash
 from pydantic import Field
 
 from miles_core.config import Config
 from miles_router.facts import RequestFacts
 from miles_router.policies.bounded_load import within_bound
 from miles_router.policies.policy import Policy
+from miles_router.ring import Ring
 from miles_router.worker import Worker, load_order
 
 
@@ -43,16 +42,15 @@ class SessionAffinity(Policy):
     def __init__(self, config: SessionAffinityConfig) -> None:
         self._config = config
         self._header = config.header.lower().encode()
-        self._ring: list[tuple[int, str]] = []
+        self._ring = Ring(points=config.virtual_nodes)
 
     def added(self, worker: Worker) -> None:
         """Put the worker's points on the ring."""
-        for point in self._points(worker.url):
-            insort(self._ring, point)
+        self._ring.add(worker.url)
 
     def removed(self, worker: Worker) -> None:
         """Take the worker's points off the ring."""
-        self._ring = [point for point in self._ring if point[1] != worker.url]
+        self._ring.remove(worker.url)
 
     def choose(self, candidates: Sequence[Worker], facts: RequestFacts) -> Worker:
         """The key's worker, or the next ones on the ring while it is away or too busy."""
@@ -61,11 +59,7 @@ class SessionAffinity(Policy):
             return min(candidates, key=load_order)
         allowed = within_bound(candidates, factor=self._config.load_factor, slack=self._config.slack)
         by_url = {worker.url: worker for worker in allowed}
-        start = bisect(self._ring, (xxhash.xxh3_64_intdigest(key), ""))
-        for at in range(start, start + len(self._ring)):
-            if worker := by_url.get(self._ring[at % len(self._ring)][1]):
+        for url in self._ring.owners(key):
+            if worker := by_url.get(url):
                 return worker
         return min(allowed, key=load_order)
-
-    def _points(self, url: str) -> list[tuple[int, str]]:
-        return [(xxhash.xxh3_64_intdigest(f"{url}#{n}".encode()), url) for n in range(self._config.virtual_nodes)]

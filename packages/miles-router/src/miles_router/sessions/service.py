@@ -75,18 +75,17 @@ class SessionService:
         self.drop_expired()
         return len(sessions)
 
-    async def release(self, shard: int) -> bool:
-        """Give a shard up with its sessions, unless one of them is at work: then False."""
+    async def release(self, shard: int) -> None:
+        """Give a shard up with its sessions; SessionError 409 while one of them is at work."""
         log = self.journal.log
         if log is None or shard not in log.held:
-            return True
+            return
         sessions = [s for s in self.store.all() if log.shard_of(s.session_id) == shard]
         if any(session.running for session in sessions):
-            return False
+            raise SessionError(f"a session in shard {shard} is at work.", status=409)
         for session in sessions:
             self.store.drop(session)
         await log.release(shard)
-        return True
 
     async def create(self, spec: SessionSpec) -> Session:
         """A new session; expired ones go first when a cap is reached. It is in the log when this returns."""

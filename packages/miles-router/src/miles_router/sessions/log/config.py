@@ -13,8 +13,9 @@ class LogConfig(Config):
 
     folder: Annotated[Path, Strict(False)]
     """Where it lies; servers that share sessions share it."""
-    shards: int = Field(default=1, ge=1, le=4096)
-    """Parts that processes own separately. Fixed when the folder is made; several processes want some for each."""
+    shards: int | None = Field(default=None, ge=1, le=4096)
+    """Parts that processes own separately, fixed when the folder is made. None takes those that the folder has,
+    and makes 1 in a new one, or 64 for several processes."""
     fsync: Literal["none", "interval", "always"] = "interval"
     """When records are forced to the disk, which matters for a crash of the machine; the end of the process alone loses
     none of them. `interval`: every `fsync_interval_s`. `always`: before an answer ends, one sync for all that wait."""

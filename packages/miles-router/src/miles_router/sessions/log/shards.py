@@ -37,7 +37,7 @@ class ShardedLog:
     def __init__(self, config: LogConfig, *, clock: Callable[[], float] = time.time) -> None:
         self._config = config
         self._clock = clock
-        self.num_shards = _shards_of(config)
+        self.num_shards = num_shards(config)
         self._shards: dict[int, SegmentLog] = {}
         self._claimed: dict[int, Lease] = {}
         self._numbers: dict[str, int] = {}
@@ -213,11 +213,11 @@ class ShardedLog:
             log.segments[place : place + 1] = [left] if left.size else []
 
 
-def _shards_of(config: LogConfig) -> int:
+def num_shards(config: LogConfig, *, default: int = 1) -> int:
     """The number of shards of the folder, which its first server decides; ConfigError for another format or number."""
     manifest = config.folder / "log.json"
     config.folder.mkdir(parents=True, exist_ok=True)
-    wanted = {"format": FORMAT, "shards": config.shards}
+    wanted = {"format": FORMAT, "shards": config.shards or default}
     try:
         # Written whole under a name of its own, then linked: of servers that start together one decides.
         draft = config.folder / f"log.json.{session_hash(str(time.time_ns()))}"
@@ -233,7 +233,7 @@ def _shards_of(config: LogConfig) -> int:
         raise ConfigError(f"log folder {config.folder}: cannot be used ({error}).") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("shards"), int):
         raise ConfigError(f"log folder {config.folder}: expected the format {FORMAT}, found {found!r}.")
-    if found["shards"] != config.shards:
+    if config.shards not in (None, found["shards"]):
         raise ConfigError(
             f"log folder {config.folder}: it has {found['shards']} shards, {config.shards} were asked for; a session "
             "stays in the shard it began in, so use the same number or another folder."
