@@ -72,7 +72,7 @@ class Deriver:
         """
         plain = self.template.normalised([USER, turn, *new])
         real = self._text(plain, new, tools, now)
-        contents = [self.marker.mark(m["content"]) if OPEN in real else m["content"] for m in plain[2:]]
+        contents = [self.marker.mark_callers(m["content"]) if OPEN in real else m["content"] for m in plain[2:]]
         before = self._before(new, tools, now)
         ids = ids_of(turn, new)
         key = f"{outline_of(plain[1], plain[2:])}{bool(tools)}{self._clock(now)}"
@@ -216,7 +216,7 @@ def _marked(
         return text
     marked = [marker.mark_message(message) for message in plain]
     try:
-        found = template.render(marked, tools=marker.mark(tools), generation_prompt=generation_prompt, now=now)
+        found = template.render(marked, tools=marker.mark_callers(tools), generation_prompt=generation_prompt, now=now)
     except TemplateError:
         found = ""
     if unmarked(found) == text:

@@ -4,6 +4,7 @@ A marked text carries every look-alike between two Unicode noncharacters, so tha
 writes and one that a user or a tool spelled out are never confused. `unmarked` gives the text a template would render.
 """
 
+import copy
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,26 +21,37 @@ class Marker:
     def __init__(self, controls: Iterable[str], structural: Iterable[str] | None = None) -> None:
         self._control = _any_of(controls)
         self._structural = self._control if structural is None else _any_of(structural)
+        self._callers = self._control
+
+    def trusting(self) -> "Marker":
+        """The marker for callers who mean the control tokens that they write; an assistant's stay marked."""
+        other = copy.copy(self)
+        other._callers = _any_of(())
+        return other
 
     def found_in(self, value: Any) -> bool:
-        """True when a string anywhere inside the JSON value contains a control token."""
-        return any(self._control.search(text) for text in strings_of(value))
+        """True when a string anywhere inside the callers' JSON value contains a control token."""
+        return any(map(self._callers.search, strings_of(value)))
 
     def mark(self, value: Any) -> Any:
         """A copy of the JSON value with every control token in its strings (not in its keys) marked."""
         return _mark(value, self._control)
+
+    def mark_callers(self, value: Any) -> Any:
+        """`mark` for what callers wrote."""
+        return _mark(value, self._callers)
 
     def foreign(self, message: Mapping[str, Any]) -> bool:
         """True when the message holds a control token that its author cannot have meant as one.
 
         An assistant may write the vocabulary's ordinary control tokens (`<think>`), but not its special ones.
         """
-        pattern = self._structural if message["role"] == "assistant" else self._control
-        return any(pattern.search(text) for text in strings_of(message))
+        pattern = self._structural if message["role"] == "assistant" else self._callers
+        return any(map(pattern.search, strings_of(message)))
 
     def mark_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The message with what `foreign` looks for marked."""
-        pattern = self._structural if message["role"] == "assistant" else self._control
+        pattern = self._structural if message["role"] == "assistant" else self._callers
         return {key: value if key == "role" else _mark(value, pattern) for key, value in message.items()}
 
     def first(self, text: str, start: int = 0) -> re.Match[str] | None:
@@ -78,13 +90,13 @@ class Marker:
         parts: list[str] = []
         cursor = 0
         for content in written:
-            if not self._control.search(content):
+            if not self._callers.search(content):
                 continue
             wanted = content if text.find(content, cursor) >= 0 else content.strip()
             at = text.find(wanted, cursor)
             if at < 0:
                 return None
-            parts += [text[cursor:at], str(self.mark(wanted))]
+            parts += [text[cursor:at], str(self.mark_callers(wanted))]
             cursor = at + len(wanted)
         return "".join(parts) + text[cursor:]
 
@@ -109,21 +121,29 @@ def unmarked(text: str) -> str:
     return _ANY.sub("", text) if OPEN in text or CLOSE in text else text
 
 
-def strings_of(value: Any) -> Iterable[str]:
+def strings_of(value: Any) -> list[str]:
     """Every string inside a JSON value, keys left out, in order."""
+    found: list[str] = []
+    _collect(value, found)
+    return found
+
+
+def _collect(value: Any, found: list[str]) -> None:
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
+        found.append(value)
+    elif isinstance(value, dict):
         for item in value.values():
-            yield from strings_of(item)
+            _collect(item, found)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from strings_of(item)
+            _collect(item, found)
+    elif isinstance(value, Mapping):
+        _collect(dict(value), found)
 
 
 def refuse_marks(value: Any) -> None:
     """TokenError when a string already holds one of the two noncharacters that marks are made of."""
-    if any(_ANY.search(text) for text in strings_of(value)):
+    if any(map(_ANY.search, strings_of(value))):
         raise TokenError(
             "expected text without the noncharacters U+FDD0 and U+FDD1, found one in a message; remove it."
         )

@@ -6,6 +6,7 @@ from miles_core.sample import Finish
 from miles_tito.compare import Difference, Kind, Report, report_of
 from miles_tito.derive import Deriver, History, render_marked
 from miles_tito.errors import Divergence, TemplateError
+from miles_tito.marks import Marker
 from miles_tito.render import ChatTemplate
 from miles_tito.transcript import Piece, Transcript
 from miles_tito.vocabulary import Vocabulary
@@ -33,7 +34,7 @@ def verify(
     pieces = transcript.pieces()
     fixed, sampled = _texts(pieces, vocabulary, deriver, stop_ids)
     try:
-        canonical = _canonical(transcript, template, vocabulary)
+        canonical = _canonical(transcript, template, deriver.marker)
     except TemplateError as error:
         if transcript.awaits_turn or transcript.parent is None:
             raise
@@ -61,10 +62,10 @@ def verify(
     return report_of(differences)
 
 
-def _canonical(transcript: Transcript, template: ChatTemplate, vocabulary: Vocabulary) -> str:
+def _canonical(transcript: Transcript, template: ChatTemplate, marker: Marker) -> str:
     return render_marked(
         template,
-        vocabulary.marker,
+        marker,
         transcript.messages,
         tools=transcript.tools,
         generation_prompt=transcript.awaits_turn,

@@ -1,6 +1,7 @@
 """The incremental chat tokenizer: what was sampled stays, what the template adds is derived and proved."""
 
 import threading
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -42,12 +43,14 @@ class ChatTokenizer:
         *,
         turn_format: TurnFormat | None = None,
         profile: Profile | str | Path | None = None,
+        allow_special: bool = False,
     ) -> None:
         derived, self._template = cached_profile(template, vocabulary)
         found = derived if profile is None else pinned(profile, derived)
         self._vocabulary = vocabulary
         self._format = turn_format or format_named(found.format)
-        self._deriver = Deriver(self._template, vocabulary.marker, found.stops, found.prefills)
+        marker = vocabulary.marker.trusting() if allow_special else vocabulary.marker
+        self._deriver = Deriver(self._template, marker, found.stops, found.prefills)
         self._prover = Prover(self._deriver)
         self._cures = Cures(self._prover)
         self._lock = threading.Lock()
@@ -62,6 +65,7 @@ class ChatTokenizer:
         template_kwargs: Mapping[str, Any] | None = None,
         family: str = "auto",
         profile: Profile | str | Path | None = None,
+        allow_special: bool = False,
     ) -> "ChatTokenizer":
         """From a model or tokenizer folder, a fast tokenizer of transformers, a `tokenizers.Tokenizer`, a `Vocabulary`.
 
@@ -69,6 +73,8 @@ class ChatTokenizer:
         several (`tool_use`, else `default`, when omitted). template_kwargs: arguments of every render.
         family: "auto" derives everything; a name from `families` adds that family's data, checked against the template.
         profile: a pinned profile, or its file: TokenError when what is derived now differs from it.
+        allow_special: text in a message or schema that spells a control token becomes that token. Leave it False unless
+        every message is your own: a user or a tool could end its turn and speak as the system.
         TokenError when there is no fast tokenizer or no chat template.
         """
         loaded = load(path_or_tokenizer)
@@ -81,7 +87,7 @@ class ChatTokenizer:
         if chosen is not None:
             derived, prepared = cached_profile(template, vocabulary)
             turn_format = format_of(chosen, prepared, derived.format)
-        return cls(template, vocabulary, turn_format=turn_format, profile=profile)
+        return cls(template, vocabulary, turn_format=turn_format, profile=profile, allow_special=allow_special)
 
     @property
     def profile(self) -> Profile:
@@ -119,7 +125,7 @@ class ChatTokenizer:
         now = now or datetime.now()
         tools = tuple(tools or ())
         text = render_marked(
-            self._template, self._vocabulary.marker, messages, tools=tools, generation_prompt=True, now=now
+            self._template, self._deriver.marker, messages, tools=tools, generation_prompt=True, now=now
         )
         ids, _ = self._vocabulary.encode(text)
         piece = Piece(spans=(Span(origin=Origin.PROMPT, ids=tuple(ids)),), messages=tuple(messages), text=text)
@@ -245,8 +251,8 @@ class ChatTokenizer:
         while first < len(text) and text[first].isspace():
             first += 1
         last = len(text) - len(prompt) if prompt and text.endswith(prompt) else len(text)
-        cut = sum(start < first for start in starts)
-        tail = max(cut, sum(start < last for start in starts))
+        cut = bisect_left(starts, first)
+        tail = max(cut, bisect_left(starts, last))
         parts = ((Origin.GLUE, ids[:cut]), (Origin.ENVIRONMENT, ids[cut:tail]), (Origin.GLUE, ids[tail:]))
         return tuple(Span(origin=origin, ids=tuple(some)) for origin, some in parts if some)
 
