@@ -47,6 +47,7 @@ def write(folder: Path, name: str, value: object) -> None:
             {"default": ONE, "rag": TWO},
         ),
         ({"chat_template.json": {"chat_template": ONE}}, {"default": ONE}),
+        ({"processor_config.json": {"chat_template": {"default": ONE, "rag": TWO}}}, {"default": ONE, "rag": TWO}),
         ({"tokenizer_config.json": {"chat_template": TWO}, "chat_template.jinja": ONE}, {"default": ONE}),
         (
             {"chat_template.jinja": ONE, "additional_chat_templates/tool_use.jinja": TWO},

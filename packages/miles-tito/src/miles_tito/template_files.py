@@ -14,11 +14,11 @@ PREFERRED = ("tool_use", "default")
 def read_templates(folder: Path) -> dict[str, str]:
     """Every chat template of a tokenizer folder by name; the unnamed one is "default".
 
-    Read are `tokenizer_config.json` and `chat_template.json` (one text, or a list of named ones), and, before them,
-    `chat_template.jinja` and `additional_chat_templates/NAME.jinja`.
+    Read are `tokenizer_config.json`, `processor_config.json` and `chat_template.json` (one text, or several by name),
+    and, before them, `chat_template.jinja` and `additional_chat_templates/NAME.jinja`.
     """
     found: dict[str, str] = {}
-    for name in ("tokenizer_config.json", "chat_template.json"):
+    for name in ("tokenizer_config.json", "processor_config.json", "chat_template.json"):
         found |= named_templates(read_json(folder / name).get("chat_template"))
     file = folder / "chat_template.jinja"
     if file.is_file():
