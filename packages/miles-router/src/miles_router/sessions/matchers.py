@@ -98,8 +98,8 @@ def _json_value(arguments: object) -> Any:
     """Arguments as a JSON value with one spelling per number; text that is not JSON stays text."""
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except ValueError:
+            return ["value", _plain(json.loads(arguments))]
+        except (ValueError, RecursionError):
             return ["text", arguments]
     return ["value", _plain(arguments)]
 
