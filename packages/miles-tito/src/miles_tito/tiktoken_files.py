@@ -41,10 +41,8 @@ def split_pattern(folder: Path, config: Mapping[str, Any]) -> str | None:
 def read_tiktoken(file: Path, pattern: str, declared: Iterable[tuple[int, str]]) -> Tokenizer:
     """The byte-level tokenizer of ranks and a pattern. declared: `(id, text)` of tokens outside the ranks."""
     ranks = _ranks(file)
-    vocab = {_printable(token): rank for token, rank in ranks.items()}
-    vocab |= {text: number for number, text in declared}
-    merges = [(_printable(left), _printable(right)) for left, right in _merges(ranks)]
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=True))
+    vocab = ranks | {text: number for number, text in declared}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(_merges(ranks)), ignore_merges=True))
     splits = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([splits, bytes_])
@@ -74,13 +72,13 @@ def _text(node: ast.AST) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _ranks(file: Path) -> dict[bytes, int]:
-    """Token and rank of every line; TokenError for a line that is no base64 and a number."""
-    ranks: dict[bytes, int] = {}
+def _ranks(file: Path) -> dict[str, int]:
+    """Token (a character for each byte) and rank of every line; TokenError for any other kind of line."""
+    ranks: dict[str, int] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
             token, rank = line.split()
-            ranks[base64.b64decode(token, validate=True)] = int(rank)
+            ranks[_printable(base64.b64decode(token, validate=True))] = int(rank)
         except (ValueError, binascii.Error) as error:
             raise TokenError(
                 f"expected a token in base64 and its rank in line {number} of {file}, found {line[:60]!r}; "
@@ -89,7 +87,7 @@ def _ranks(file: Path) -> dict[bytes, int]:
     return ranks
 
 
-def _merges(ranks: Mapping[bytes, int]) -> Iterator[tuple[bytes, bytes]]:
+def _merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     """Every pair that makes a token, in the order of the tokens' ranks: the lowest rank is merged first."""
     for token in sorted(ranks, key=ranks.__getitem__):
         pairs = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
