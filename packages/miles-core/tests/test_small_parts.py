@@ -195,3 +195,16 @@ def test_an_empty_variable_counts_as_unset(monkeypatch):
     env.export("MILES_TEST_X", "2")
     assert env.get("MILES_TEST_X") == "1"
     assert env.child_environment({"MILES_TEST_X": "3"})["MILES_TEST_X"] == "3"
+
+
+def test_the_cache_folder_is_named_by_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("MILES_CACHE", str(tmp_path / "named"))
+    assert env.cache_folder() == tmp_path / "named"
+    monkeypatch.setenv("MILES_CACHE", "off")
+    assert env.cache_folder() is None
+    monkeypatch.delenv("MILES_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert env.cache_folder() == tmp_path / "xdg" / "miles"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert env.cache_folder() == tmp_path / "home" / ".cache" / "miles"

@@ -1,11 +1,9 @@
 """Profiles that are derived once: in the process, and in a folder that may be damaged, foreign or forbidden."""
 
 import threading
-from pathlib import Path
 
 import pytest
 
-from miles_core import env
 from miles_tito import profile_cache
 from miles_tito.profile_cache import ProfileCache
 from miles_tito.render import ChatTemplate
@@ -117,19 +115,6 @@ def test_threads_that_ask_at_once_get_equal_profiles(case, tmp_path):
         thread.join()
     assert len(found) == 8
     assert all(profile == found[0] for profile in found)
-
-
-def test_the_folder_is_named_by_the_environment(monkeypatch, tmp_path):
-    monkeypatch.setenv("MILES_CACHE", str(tmp_path / "named"))
-    assert env.cache_folder() == tmp_path / "named"
-    monkeypatch.setenv("MILES_CACHE", "off")
-    assert env.cache_folder() is None
-    monkeypatch.delenv("MILES_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert env.cache_folder() == tmp_path / "xdg" / "miles"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert env.cache_folder() == Path(tmp_path / "home" / ".cache" / "miles")
 
 
 def test_a_tokenizer_writes_its_profile_there_and_off_writes_nothing(case, monkeypatch, tmp_path):
