@@ -83,6 +83,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser().parse_args(argv)
     if options.engine_url and (options.worker or not options.model_dir):
         parser().error("--engine-url goes with --model-dir and without --worker.")
+    if (options.log_dir or options.processes != 1) and not options.model_dir:
+        parser().error("--log-dir and --processes are the session server's; they go with --model-dir.")
+    if options.processes < 1 or (options.processes > 1 and not options.log_dir):
+        parser().error("--processes: expected 1, or more together with --log-dir, which they share.")
     logging.basicConfig(level=options.log_level.upper(), format="%(asctime)s router %(levelname)s %(message)s")
     try:
         listener = bind(options.host, options.port, reuse_port=options.reuse_port)

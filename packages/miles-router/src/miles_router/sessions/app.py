@@ -16,6 +16,7 @@ from miles_router.sessions.engine import engine_client
 from miles_router.sessions.failures import failure_answer
 from miles_router.sessions.front import Front, with_request_id
 from miles_router.sessions.log.shards import ShardedLog
+from miles_router.sessions.matchers import matcher_named
 from miles_router.sessions.routes import session_routes
 from miles_router.sessions.service import SessionService
 from miles_tito import ChatTokenizer
@@ -30,6 +31,7 @@ class SessionApp(FastAPI):
         self.chat = chat
         self.service: SessionService | None = None
         self.assembler = Assembler(config, chat)
+        self.matcher = matcher_named(config.matcher)
         self.log = None if config.log is None else ShardedLog(config.log)
         if self.log is not None and not config.shards_on_demand:
             self.log.claim()
@@ -48,7 +50,9 @@ class SessionApp(FastAPI):
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     assert isinstance(app, SessionApp)
     config = app.config
-    app.service = SessionService(config, app.chat, engine_client(config), assembler=app.assembler, log=app.log)
+    app.service = SessionService(
+        config, app.chat, engine_client(config), matcher=app.matcher, assembler=app.assembler, log=app.log
+    )
     try:
         await app.service.open()
     except BaseException:

@@ -40,7 +40,7 @@ MAX_STOPS = 16
 def check_stop(stop: object, *, name: str = "stop") -> tuple[str, ...]:
     """Stop texts from a string, a list of strings or None; SessionError 400 names the field otherwise."""
     texts = [stop] if isinstance(stop, str) else stop
-    if texts is None or texts == [""]:
+    if stop is None or stop == "":
         return ()
     if not isinstance(texts, list) or len(texts) > MAX_STOPS or not all(_is_text(text) for text in texts):
         raise SessionError(

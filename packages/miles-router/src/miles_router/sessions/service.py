@@ -20,7 +20,7 @@ from miles_router.sessions.context import Limits, engine_limits, limits_of
 from miles_router.sessions.engine import EngineClient
 from miles_router.sessions.journal import Journal
 from miles_router.sessions.log.shards import ShardedLog
-from miles_router.sessions.matchers import matcher_named
+from miles_router.sessions.matchers import Matcher
 from miles_router.sessions.plan import plan_turn, prompt_tokens
 from miles_router.sessions.report import describe
 from miles_router.sessions.request import TurnRequest
@@ -42,6 +42,7 @@ class SessionService:
         chat: ChatTokenizer,
         engine: EngineClient,
         *,
+        matcher: Matcher,
         assembler: Assembler,
         log: ShardedLog | None = None,
     ) -> None:
@@ -49,7 +50,7 @@ class SessionService:
         self.chat = chat
         self._engine = engine
         self._found_limits = None if config.context_length is None else limits_of(config.context_length)
-        self._matcher = matcher_named(config.matcher)
+        self._matcher = matcher
         self.journal = Journal(log)
         self.store = SessionStore(
             ttl_s=config.ttl_s,
