@@ -1,6 +1,11 @@
 """The transcript: what was sampled stays bit for bit, and steps share what they have in common."""
 
+import copy
 import math
+import pickle
+import sys
+import tracemalloc
+from collections import Counter
 
 import pytest
 
@@ -100,3 +105,96 @@ def test_a_thousand_turns_are_walked_without_recursion(chat_for, encode):
     assert transcript.num_turns == 1000
     assert len(transcript.ids) == transcript.num_tokens == len(transcript.loss_mask)
     assert transcript.num_messages == len(transcript.messages) == 2001
+
+
+def grown_by(chat, transcript, ids, turns):
+    for number in range(turns):
+        transcript = chat.append(transcript.sampled(ids), [{"role": "user", "content": f"go on {number}"}])
+    return transcript
+
+
+def calls_of(work):
+    """How often each function is entered, Python's and C's."""
+    entered = Counter()
+
+    def count(frame, event, argument):
+        if event in ("call", "c_call"):
+            entered[getattr(argument, "__qualname__", frame.f_code.co_qualname)] += 1
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+def test_a_step_does_the_same_work_however_long_the_history_is(chat_for, encode):
+    chat = chat_for("chatml")
+    ids = encode(chat, "a<|im_end|>")
+    new = [{"role": "user", "content": "the same"}]
+    short = grown_by(chat, chat.begin([USER]), ids, 10)
+    long = grown_by(chat, short, ids, 990)
+    at_ten, at_a_thousand = (
+        calls_of(lambda at=at: chat.append(at.sampled(ids, message={"role": "assistant", "content": "a"}), new))
+        for at in (short, long)
+    )
+    assert at_ten == at_a_thousand
+    assert sum(at_ten.values()) < 2000
+
+
+def test_memory_grows_with_what_is_new_and_branches_share_the_rest(chat_for, encode):
+    chat = chat_for("chatml")
+    ids = encode(chat, "a" * 99 + "<|im_end|>")
+    logprobs = [-0.5] * len(ids)
+
+    def grow(transcript, turns):
+        for number in range(turns):
+            turn = transcript.sampled(list(ids), logprobs=list(logprobs), weight_version=1)
+            transcript = chat.append(turn, [{"role": "user", "content": f"{number:096d}"}])
+        return transcript
+
+    start = grow(chat.begin([USER]), 2)
+    tracemalloc.start()
+    try:
+        whole = grow(start, 500)
+        held, _ = tracemalloc.get_traced_memory()
+        branches = [grow(whole, 1) for _ in range(50)]
+        with_branches, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert whole.num_tokens > 100_000
+    assert held / (whole.num_tokens - start.num_tokens) < 80
+    assert (with_branches - held) / (50 * 225) < 120
+    assert all(branch.parent.parent is whole for branch in branches)
+
+
+def test_a_chain_of_five_thousand_turns_is_shown_copied_compared_and_freed(chat_for, encode):
+    chat = chat_for("chatml")
+    ids = encode(chat, "a<|im_end|>")
+    transcript = grown_by(chat, chat.begin([USER]), ids, 5000)
+    assert transcript.num_turns == 5000
+    assert len(repr(transcript)) < 300
+    assert copy.copy(transcript) is transcript
+    assert copy.deepcopy(transcript) is transcript
+    assert transcript == transcript
+    assert transcript in {transcript}
+    del transcript
+
+
+def test_a_transcript_is_not_pickled_by_accident(chat_for):
+    with pytest.raises(TypeError, match="its tokenizer"):
+        pickle.dumps(chat_for("chatml").begin([USER]))
+
+
+def test_what_a_caller_does_to_a_message_later_changes_no_transcript(chat_for, encode):
+    chat = chat_for("chatml")
+    user, shown = (
+        {"role": "user", "content": [{"type": "text", "text": "before"}]},
+        {"role": "assistant", "content": "a"},
+    )
+    new, tools = {"role": "user", "content": "before"}, [{"type": "function", "function": {"name": "look"}}]
+    transcript = chat.append(chat.begin([user], tools).sampled(encode(chat, "a<|im_end|>"), message=shown), [new])
+    user["content"][0]["text"] = shown["content"] = new["content"] = tools[0]["function"]["name"] = "after"
+    assert "after" not in repr((transcript.messages, transcript.tools))
+    assert chat.verify(transcript).hard == 0

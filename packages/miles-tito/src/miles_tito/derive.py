@@ -100,11 +100,13 @@ class Deriver:
     def _before(self, new: Sequence[Message], tools: Sequence[Message], now: datetime) -> str:
         """What a bounded context starts with, whatever follows its user message."""
         key = f"{bool(tools)}{self._clock(now)}"
-        if key not in self._starts:
+        known = self._starts.get(key)
+        if known is None:
             if len(self._starts) >= _MAX_KEPT:
                 self._starts.clear()
-            (self._starts[key],) = self.trim([self._text(self.template.normalised([USER]), new, tools, now)])
-        return self._starts[key]
+            (known,) = self.trim([self._text(self.template.normalised([USER]), new, tools, now)])
+            self._starts[key] = known
+        return known
 
     def _clock(self, now: datetime) -> str:
         return str(now) if self._reads_clock else ""

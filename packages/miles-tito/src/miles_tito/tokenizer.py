@@ -27,7 +27,7 @@ from miles_tito.proof import FROM_HISTORY, Prover, context_tools, kind_of, may_b
 from miles_tito.render import ChatTemplate
 from miles_tito.session import history_of, verify
 from miles_tito.template_files import choose_template
-from miles_tito.transcript import Piece, Transcript
+from miles_tito.transcript import Piece, Transcript, own_copy
 from miles_tito.vocabulary import Vocabulary
 
 Message = Mapping[str, Any]
@@ -123,12 +123,12 @@ class ChatTokenizer:
         """
         self._check(messages, tools)
         now = now or datetime.now()
-        tools = tuple(tools or ())
+        messages, tools = tuple(own_copy(messages)), tuple(own_copy(tools or ()))
         text = render_marked(
             self._template, self._deriver.marker, messages, tools=tools, generation_prompt=True, now=now
         )
         ids, _ = self._vocabulary.encode(text)
-        piece = Piece(spans=(Span(origin=Origin.PROMPT, ids=tuple(ids)),), messages=tuple(messages), text=text)
+        piece = Piece(spans=(Span(origin=Origin.PROMPT, ids=tuple(ids)),), messages=messages, text=text)
         return Transcript(
             _chat=self,
             _parent=None,
@@ -152,6 +152,7 @@ class ChatTokenizer:
         self._check(new_messages, None)
         if not new_messages:
             raise TokenError("expected at least one message to append, found none.")
+        new_messages = own_copy(new_messages)
         role = new_messages[0]["role"]
         if transcript.awaits_turn:
             raise _refused(

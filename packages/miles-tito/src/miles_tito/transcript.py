@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from miles_core.errors import TokenError
 from miles_core.sample import Finish, Origin, Span
@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 UNKNOWN_VERSION = -1
 """Weight version of sampled ids for which none was given."""
+
+
+def own_copy(value: Any) -> Any:
+    """A copy of a JSON value down to its leaves: what a caller does to a message later changes no transcript."""
+    if isinstance(value, Mapping):
+        return {key: own_copy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [own_copy(item) for item in value]
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,17 @@ class Transcript:
         said = self._chat.phrases_in(self._piece.messages)
         object.__setattr__(self, "phrases", inherited if said <= inherited else inherited | said)
 
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a transcript belongs to its tokenizer and is not pickled; store its pieces and see miles_tito.restore."
+        )
+
     def sampled(
         self,
         ids: Sequence[int],
@@ -98,7 +118,7 @@ class Transcript:
             logprobs=(0.0,) * len(ids) if logprobs is None else tuple(float(x) for x in logprobs),
             weight_versions=(UNKNOWN_VERSION,) * len(ids) if weight_versions is None else tuple(weight_versions),
         )
-        seen = dict(message) if message is not None else self.parse(ids)
+        seen = own_copy(message) if message is not None else self.parse(ids)
         if seen.get("role") != "assistant":
             raise TokenError(f"expected the assistant's message, found one with role {seen.get('role')!r}.")
         return self._with(
