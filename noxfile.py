@@ -108,6 +108,14 @@ def clients(session: nox.Session) -> None:
     session.run("pytest", "packages/miles-router/tests/clients", "-W", "default", *session.posargs, env=quiet)
 
 
+@nox.session(venv_backend="none")
+def contract(session: nox.Session) -> None:
+    """The session server's HTTP contract: before a scripted and the local engine, or at MILES_CONTRACT_URL."""
+    elsewhere = os.environ.get("MILES_CONTRACT_URL")
+    more = [] if elsewhere else ["tests/test_contract.py"]
+    session.run("pytest", "packages/miles-router/tests/contract", *more, *session.posargs, env=CHILD)
+
+
 @nox.session
 @nox.parametrize("package", list(BELOW))
 def isolated(session: nox.Session, package: str) -> None:
