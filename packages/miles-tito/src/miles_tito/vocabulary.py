@@ -95,15 +95,15 @@ class Vocabulary:
     @cached_property
     def _plain_inside(self) -> Tokenizer:
         """`_plain` for text that does not begin the prompt: what is written only before a first word is not written."""
-        spaces = self._plain.pre_tokenizer
-        if not isinstance(spaces, pre_tokenizers.Metaspace) or spaces.prepend_scheme != "first":
+        state = self._plain.pre_tokenizer.__getstate__() if self._plain.pre_tokenizer is not None else b""
+        if _BEFORE_FIRST not in state:
             return self._plain
         plain = Tokenizer(self._tokenizer.model)
         if self._tokenizer.normalizer is not None:
             plain.normalizer = self._tokenizer.normalizer
-        plain.pre_tokenizer = pre_tokenizers.Metaspace(
-            replacement=spaces.replacement, prepend_scheme="never", split=spaces.split
-        )
+        inside = copy.deepcopy(self._plain.pre_tokenizer)
+        inside.__setstate__(state.replace(_BEFORE_FIRST, _BEFORE_NONE))
+        plain.pre_tokenizer = inside
         return plain
 
     def decode(self, ids: Sequence[int], *, at_start: bool = False) -> str:
@@ -170,6 +170,9 @@ class Vocabulary:
         probe = f"{_PROBE}{min(self.controls, default='')}{_PROBE}"
         return json.dumps([*parts, self._encode_live(probe)[0]], sort_keys=True)
 
+
+_BEFORE_FIRST, _BEFORE_NONE = b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'
+"""How the states of pre-tokenizers say whether a space is put before a text's first word."""
 
 _PROBE = (
     "The quick brown fox doesn't jump over 13 lazy dogs; naïve Ärger, señor, москва, 東京都, 안녕하세요, नमस्ते 🤖\n\n"
