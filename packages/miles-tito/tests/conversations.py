@@ -31,18 +31,38 @@ class Step:
 
 
 class Speaker:
-    """Makes messages from a seed. edges: texts may start or end with white space."""
+    """Makes messages from a seed. edges: texts may start or end with white space.
 
-    def __init__(self, rng: random.Random, *, reasoning: bool = True, edges: bool = False) -> None:
+    phrases: what texts that are not sampled may hold beside ordinary things.
+    """
+
+    def __init__(
+        self, rng: random.Random, *, reasoning: bool = True, edges: bool = False, phrases: Sequence[str] = ()
+    ) -> None:
         self._rng = rng
+        self._phrases = list(phrases)
         self._reasoning = reasoning
         self._edges = edges
         self._count = 0
 
     def text(self) -> str:
-        """Some text between the two halves of a word pair that occurs nowhere else."""
+        """What the policy says: something between two words that occur nowhere else."""
+        return self._between(self._rng.choice(ODD))
+
+    def given(self) -> str:
+        """What anybody else says."""
+        if not self._phrases or self._rng.random() < 0.4:
+            return self._between(self._rng.choice(ODD))
+        phrase = self._rng.choice(self._phrases)
+        if phrase[0] == "<" and f"</{phrase[1:]}" in self._phrases:
+            return f"{phrase}{self._word()}</{phrase[1:]}"
+        if not phrase[0].isalnum() and phrase[0] != "/":  # at an edge it might pass for the template's own
+            return self._between(phrase)
+        return self._rng.choice([self._between(phrase), f"{phrase} {self._word()}", f"{self._word()} {phrase}"])
+
+    def _between(self, middle: str) -> str:
         space = self._rng.choice(["", "", "", " ", "\n", "\n\n"]) if self._edges else ""
-        return f"{space}{self._word()} {self._rng.choice(ODD)} {self._word()}{space}"
+        return f"{space}{self._word()} {middle} {self._word()}{space}"
 
     def _word(self) -> str:
         self._count += 1
@@ -68,12 +88,12 @@ class Speaker:
 
     def start(self) -> list[Message]:
         """A user message, perhaps under a system prompt, perhaps after an example."""
-        messages: list[Message] = [{"role": "user", "content": self.text()}]
+        messages: list[Message] = [{"role": "user", "content": self.given()}]
         if self._rng.random() < 0.15:
             shot = {"role": "assistant", "content": self.text()}
-            messages += [shot, {"role": "user", "content": self.text()}]
+            messages += [shot, {"role": "user", "content": self.given()}]
         if self._rng.random() < 0.4:
-            messages.insert(0, {"role": "system", "content": self.text()})
+            messages.insert(0, {"role": "system", "content": self.given()})
         return messages
 
     def says(self) -> Message:
@@ -99,7 +119,7 @@ class Speaker:
     def results(self, turn: Message) -> list[Message]:
         """A result for every call of the turn."""
         return [
-            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": self.text()}
+            {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": self.given()}
             for call in turn["tool_calls"]
         ]
 
@@ -113,7 +133,7 @@ class Speaker:
             turn, new = self.says(), []
         later = roles[1:] if new else roles
         for role in later:
-            new.append({"role": role, "content": self.text()})
+            new.append({"role": role, "content": self.given()})
         return Step(turn=turn, new=tuple(new), kind=kind)
 
     def steps(self, kinds: Sequence[str]) -> list[Step]:

@@ -149,19 +149,29 @@ class Walk:
 class Finding:
     """Whether a step only appends. broken: why it certainly does not; doubt: why one may see it otherwise.
 
-    gap: the part of `text` in which the suffix starts: after the policy's last word and before the first new one.
+    gap: the part of `text` in which the suffix starts, after the policy's last word and before the first new one;
+    latest: where it must start at the latest, at the last control token there.
     """
 
     text: str = ""
     broken: str = ""
     doubt: str = ""
     gap: tuple[int, int] = (0, 0)
+    latest: int = 0
     after: Walk | None = None
 
     @property
     def true(self) -> bool:
         """The step appends, whichever way one looks at it."""
         return not self.broken and not self.doubt
+
+
+def phrases_of(source: str) -> list[str]:
+    """Every string that a template compares with, looks for, or hands to a method."""
+    tree = jinja2.Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"]).parse(source)
+    asked = tree.find_all((jinja2.nodes.Compare, jinja2.nodes.Call, jinja2.nodes.Filter, jinja2.nodes.Test))
+    found = {node.value for part in asked for node in part.find_all(jinja2.nodes.Const) if isinstance(node.value, str)}
+    return sorted(text for text in found if 1 < len(text.strip()) < 40)
 
 
 def words_of(message: Any) -> list[str]:
@@ -210,8 +220,9 @@ class Oracle:
         written = list(self._render.control.finditer(text, start, first))
         doubts = [] if written else ["no control token ends the turn"]
         strict = text[start:strict_end]
-        loose = text[written[-1].start() if written else first : loose_end]
-        fixed = Fixed(strict=strict, loose=loose, anchor=next(iter(WORD.findall(loose))))
+        latest = written[-1].start() if written else first
+        loose = text[latest:loose_end]
+        fixed = Fixed(strict=strict, loose=loose, anchor=words_of(new)[0])
         turns = (*walk.turns, turn)
         loosely = self._aligned(text, [*(f.loose for f in walk.fixed), loose], [*walk.fixed, fixed], turns)
         if loosely:
@@ -219,7 +230,7 @@ class Oracle:
         strictly = self._aligned(text, [*(f.strict for f in walk.fixed), strict], [*walk.fixed, fixed], turns)
         doubts += [strictly] if strictly else []
         after = Walk(messages, walk.tools, text, (*walk.fixed, fixed), turns)
-        return Finding(text=text, doubt="; ".join(doubts), gap=(start, first), after=after)
+        return Finding(text=text, doubt="; ".join(doubts), gap=(start, first), latest=latest, after=after)
 
     def spelled(self, walk: Walk, finding: Finding, stops: Collection[str]) -> tuple[str, str]:
         """The turn as the template writes it after `walk`, and the control token that ends it ("" for none).
@@ -241,10 +252,10 @@ class Oracle:
 
     def _lost(self, text: str, turn: Message, new: Sequence[Message]) -> str:
         """Why the last turn or a new message does not show up as it must, or ""."""
-        calls = [word for call in turn.get("tool_calls") or () for word in words_of(call)]
-        missing = [word for word in calls or words_of(turn) if word not in text]
-        if missing:
-            return f"the turn's {missing[0]} is lost"
+        # A turn of which something remains is spelled otherwise, and the sampled ids keep it; one that is gone is lost.
+        for part in turn.get("tool_calls") or [turn["content"]]:
+            if not any(word in text for word in words_of(part)):
+                return f"the turn's {words_of(part)} is lost"
         last = -1
         for message in new:
             places = [text.find(word) for word in words_of(message)]
@@ -278,6 +289,7 @@ class Oracle:
                 return f"the fixed text {place} changes: {_parting(wanted, text[max(at, 0) :])}"
             if place:
                 foreign = set(WORD.findall(text[cursor:at])) - _all_words(turns[place - 1])
+                foreign -= set(WORD.findall(name.strict[: name.strict.find(name.loose)]))
                 if foreign:
                     return f"{sorted(foreign)} stand inside turn {place - 1}"
             cursor = at + len(wanted)
@@ -291,7 +303,7 @@ class Oracle:
         """
         text = finding.text
         start = len(text) - len(fixed[-1])
-        if not text.endswith(fixed[-1]) or not finding.gap[0] <= start <= finding.gap[1]:
+        if not text.endswith(fixed[-1]) or not finding.gap[0] <= start <= finding.latest:
             return f"the suffix is not the render's: {_parting(fixed[-1], text[max(start, 0) :])}"
         cursor = 0
         loose = finding.after.fixed if finding.after else ()
@@ -300,7 +312,8 @@ class Oracle:
             least = wanted.find(sure.loose) + len(sure.loose)
             if sure.loose not in wanted or at < cursor or not text.startswith(wanted[:least], at):
                 return f"the fixed text {place} is not the render's: {_parting(wanted[:least], text[max(at, 0) :])}"
-            foreign = set(WORD.findall(text[cursor:at])) - (_all_words(turns[place - 1]) if place else set())
+            own = _all_words(turns[place - 1]) if place else set()
+            foreign = set(WORD.findall(text[cursor:at])) - own
             if foreign:
                 return f"{sorted(foreign)} stand between the fixed texts"
             cursor = at + least

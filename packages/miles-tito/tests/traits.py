@@ -166,6 +166,39 @@ TRAITS: dict[str, dict[str, str]] = {
     "stop depends on the place": {"stop": "'<|im_end|>' + ('\\n' if loop.index0 % 2 else '\\n\\n')"},
     "stop depends on the length": {"stop": "'<|im_end|>' + ('\\n' if messages | length > 9 else '\\n\\n')"},
     "roles named late": {"opened": "{%- if loop.index0 > 3 %}{{ '(' + m.role + ') ' }}{% endif %}"},
+    "results show the tool's description": {
+        "opened": _RESULT + "{% for t in tools or [] if t.function.name == m.name %}{{ t.function.description ~ ' ' }}"
+        "{% endfor %}{% endif %}"
+    },
+    "calls show the tool's description": {
+        "closed": "{%- for t in tools or [] if t.function.name in (m.tool_calls or []) | map(attribute='function.name')"
+        " | list %}{{ t.function.description ~ ' ' }}{% endfor %}"
+    },
+    "long messages numbered": {"opened": "{%- if m.content | length > 26 %}{{ '#' ~ loop.index ~ ' ' }}{% endif %}"},
+    "turns with reasoning numbered": {
+        "closing": "{%- if m.reasoning_content %}{{ '<|im_end|>#' ~ loop.index }}{% endif %}"
+    },
+    "results of one tool numbered": {"opened": "{%- if m.name == 'find' %}{{ '#' ~ loop.index ~ ' ' }}{% endif %}"},
+    "third results numbered": {
+        "opened": _RESULT + "{% if loop.index0 > 1 and messages[loop.index0 - 2].role == 'tool' %}"
+        "{{ '#' ~ loop.index ~ ' ' }}{% endif %}{% endif %}"
+    },
+    "a word in the system prompt opens the turn": {
+        "opening": "'<think></think>' if messages[0].role == 'system' and '/no_think' in messages[0].content else ''"
+    },
+    "a word of a user changes every stop after it": {
+        "opened": "{%- if m.role == 'user' and '/quiet' in m.content %}{% set ns.text = 'quiet' %}{% endif %}",
+        "stop": "'<|im_end|>' + ('' if ns.text else '\\n')",
+    },
+    "the first user quoted by every user": {
+        "opened": "{%- if m.role == 'user' %}{{ messages[0].content ~ ': ' }}{% endif %}"
+    },
+    "results name their place among all calls": {
+        "message": "{%- if m.tool_calls %}{% set ns.n = ns.n + m.tool_calls | length %}{% endif %}",
+        "opened": _RESULT + "{{ m.name ~ ':' ~ ns.n ~ ' ' }}{% endif %}",
+    },
+    "results show the id of their call": {"opened": _RESULT + "{{ m.tool_call_id ~ ' ' }}{% endif %}"},
+    "results show the end of their id": {"opened": _RESULT + "{{ m.tool_call_id[-3:] ~ ' ' }}{% endif %}"},
     "a number by chance": {"opened": "{{- range(99999) | random ~ ' ' }}"},
 }
 
