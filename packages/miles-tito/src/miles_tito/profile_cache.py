@@ -74,6 +74,7 @@ class ProfileCache:
 
 
 _SHARED = ProfileCache()
+"""The process's own: bounded, and a pure function of its keys, so that who filled it makes no difference."""
 
 
 def cached_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Profile, ChatTemplate]:
