@@ -83,12 +83,14 @@ def test_a_letter_is_in_the_content_in_a_call_or_in_the_raw_text_of_one(name):
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_any_cutting_of_any_turn_gives_one_message(name, data):
     reasoning = data.draw(st.sampled_from(["", "think"]))
     full = f"{name}+{reasoning}" if reasoning else name
     marks = [*WRITTEN[name].inside, "<think>", "</think>", WRITTEN[name].text, "\n", " ", "x", "é", "<", '"']
     text = "".join(data.draw(st.lists(st.sampled_from(marks), max_size=10)))
+    for place, size in data.draw(st.lists(st.tuples(st.integers(0, 999), st.integers(1, 9)), max_size=3)):
+        text = text[: place % (len(text) + 1)] + text[place % (len(text) + 1) + size :]
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=8))
     is_open = data.draw(st.booleans())
     pieces = [text[a:b] for a, b in pairwise([0, *sorted(cuts), len(text)])]

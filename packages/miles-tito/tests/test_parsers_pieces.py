@@ -67,14 +67,14 @@ def test_a_leading_space_is_neither_lost_nor_added():
 
 
 @given(text=st.text(max_size=12), sizes=st.lists(st.integers(0, 5), max_size=10))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_text_comes_back_however_it_is_cut(text, sizes):
     assert cut(of_bytes, text.encode(), sizes) == text
 
 
 @pytest.mark.parametrize("decode", [of_bytes, SENTENCEPIECE], ids=["bytes", "sentencepiece"])
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_cut_changes_what_broken_bytes_become(decode, data):
     alphabet = [0xE2, 0x82, 0xAC, 0xC3, 0xA9, 0x80, 0xF0, 0x9F, 0x41, 0x20]
     ids = data.draw(st.lists(st.sampled_from(alphabet), max_size=24))
@@ -98,7 +98,7 @@ def test_broken_bytes_cost_a_bounded_number_of_decoded_ids_each():
     assert decoded < 40 * 2000
 
 
-@pytest.mark.parametrize("name", ["qwen3", "smollm2", "deepseek-v4"])
+@pytest.mark.parametrize("name", ["qwen3", "smollm2"])
 def test_a_real_vocabulary_gives_its_text_id_by_id(tokenizers_folder, name):
     from miles_tito.loading import load
 

@@ -152,7 +152,7 @@ MARKS = [
     cuts=st.lists(st.integers(0, 200), max_size=8),
     is_open=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_deltas_of_any_cutting_join_to_the_whole_parse(text, cuts, is_open):
     whole = parse(text, reasoning_open=is_open)
     parser = StreamParser(HERMES, reasoning_open=is_open)

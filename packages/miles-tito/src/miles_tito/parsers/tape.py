@@ -178,20 +178,21 @@ class _Search:
         self._starts = {mark[0] for mark in self._marks}
 
     def first(self, text: str, start: int, *, ended: bool) -> tuple[int, int] | None:
-        """Start and end of the first mark; None also while a longer one may still grow at its place."""
+        """Start and end of the first mark; None also while another may still grow at its place or before it."""
         found = self._any.search(text, start)
-        if found is None:
+        if found is None or (not ended and self.certain(text, start) <= found.start()):
             return None
-        rest = text[found.start() : found.start() + self._longest]
-        grows = any(mark.startswith(rest) and len(mark) > len(rest) for mark in self._marks)
-        return None if grows and not ended else found.span()
+        return found.span()
 
     def certain(self, text: str, start: int) -> int:
         """Where the text begins that may become a mark; its length when there is none."""
         for place in range(max(start, len(text) - self._longest + 1), len(text)):
-            if text[place] in self._starts and any(mark.startswith(text[place:]) for mark in self._marks):
+            if text[place] in self._starts and self._begins(text[place:]):
                 return place
         return len(text)
+
+    def _begins(self, rest: str) -> bool:
+        return any(len(mark) > len(rest) and mark.startswith(rest) for mark in self._marks)
 
 
 @lru_cache(maxsize=256)
