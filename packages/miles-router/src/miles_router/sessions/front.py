@@ -3,11 +3,12 @@
 import hmac
 import math
 import secrets
+from collections.abc import Mapping
 
 import orjson
 
 from miles_router.answers import Scope, Send, authorized
-from miles_router.sessions.dialects.dialect import Dialect, Failure
+from miles_router.sessions.dialects.dialect import Failure
 from miles_router.sessions.dialects.table import dialect_of
 
 REQUEST_ID = "miles.request_id"
@@ -27,14 +28,15 @@ class Front:
     async def refused(self, scope: Scope, send: Send) -> bool:
         """Answer and return True, or return False for a call that may enter."""
         if not self._may_enter(scope):
-            await _refuse(scope, send, 401, "expected this server's token as 'Authorization: Bearer' or 'x-api-key'.")
+            told = "expected this server's token as 'Authorization: Bearer' or 'x-api-key'."
+            await refuse(scope, send, 401, told, {"WWW-Authenticate": "Bearer"})
             return True
         for name, value in scope["headers"]:
             if name == b"content-length" and not value.isdigit():
-                await _refuse(scope, send, 400, "Content-Length: expected a number of bytes.")
+                await refuse(scope, send, 400, "Content-Length: expected a number of bytes.")
                 return True
             if name == b"content-length" and _number(value) > self._limit:
-                await _refuse(scope, send, 413, f"expected a body of at most {self._limit} bytes, found more.")
+                await refuse(scope, send, 413, f"expected a body of at most {self._limit} bytes, found more.")
                 return True
         return False
 
@@ -59,21 +61,22 @@ def with_request_id(scope: Scope, send: Send) -> Send:
     return sending
 
 
+async def refuse(scope: Scope, send: Send, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
+    """A whole answer that tells a failure in the caller's dialect."""
+    if REQUEST_ID not in scope:
+        send = with_request_id(scope, send)
+    body = failure_body(scope, Failure(status=status, message=message, request_id=scope[REQUEST_ID]))
+    fields = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    fields += [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
 def failure_body(scope: Scope, failure: Failure) -> bytes:
     """The failure in the dialect of the connection."""
-    dialect: Dialect = dialect_of(scope)
-    return orjson.dumps(dialect.error(failure))
+    return orjson.dumps(dialect_of(scope).error(failure))
 
 
 def _number(digits: bytes) -> float:
     # Python refuses to read thousands of digits.
     return int(digits) if len(digits) < 1000 else math.inf
-
-
-async def _refuse(scope: Scope, send: Send, status: int, message: str) -> None:
-    body = failure_body(scope, Failure(status=status, message=message, request_id=scope.get(REQUEST_ID)))
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

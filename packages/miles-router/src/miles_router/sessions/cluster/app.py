@@ -11,11 +11,11 @@ from fastapi import FastAPI
 from yarl import URL
 
 from miles_core.errors import ConfigError, SessionError
-from miles_router.answers import Receive, Scope, Send, send_error
+from miles_router.answers import Receive, Scope, Send
 from miles_router.headers import HOP_BY_HOP, REQUEST_DROPS, passed_on
 from miles_router.sessions.cluster.processes import Cluster
 from miles_router.sessions.config import SessionServerConfig
-from miles_router.sessions.front import Front
+from miles_router.sessions.front import Front, refuse
 from miles_router.sessions.log.shards import num_shards
 
 SHARDS = 64
@@ -66,7 +66,9 @@ class ClusterApp(FastAPI):
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await self._body(receive)
         if body is None:
-            await send_error(send, 413, f"expected a body of at most {self.config.body_limit_bytes} bytes, found more.")
+            await refuse(
+                scope, send, 413, f"expected a body of at most {self.config.body_limit_bytes} bytes, found more."
+            )
             return
         answering = asyncio.ensure_future(self._answer(scope, body, send))
         leaving = asyncio.ensure_future(_left(receive))
@@ -98,7 +100,7 @@ class ClusterApp(FastAPI):
             try:
                 url = await self._target(scope["path"], deadline)
             except SessionError as error:
-                await send_error(send, 503, str(error), {"Retry-After": "1"})
+                await refuse(scope, send, 503, str(error), {"Retry-After": "1"})
                 return
             try:
                 async with self._request(url, scope, body) as answer:
@@ -109,7 +111,7 @@ class ClusterApp(FastAPI):
                 self.cluster.suspect(url)
                 again = True
             await asyncio.sleep(0.02)
-        await send_error(send, 503, "waited too long for the session to be taken over.", {"Retry-After": "1"})
+        await refuse(scope, send, 503, "waited too long for the session to be taken over.", {"Retry-After": "1"})
 
     async def _target(self, path: str, deadline: float) -> str:
         parts = path.split("/")
