@@ -46,6 +46,35 @@ def test_a_chunked_answer_that_is_none_is_502(bench, raw_server):
     assert (app.pool.workers[0].failures, app.pool.workers[0].active) == (1, 0)
 
 
+def test_an_answer_that_comes_twice_is_given_once_and_never_to_the_next_call(bench):
+    """The second one comes in one piece with the first; the connection is not used again."""
+    numbers = iter(range(100))
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                while connection.recv(65536):
+                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n%02d" % next(numbers) * 2)
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        app, url = bench.router(health={"interval_s": 30.0})
+        app.pool.probe_succeeded(app.pool.add(f"http://127.0.0.1:{listener.getsockname()[1]}"), 0)
+        client = bench.client(url)
+        answers = [client.post("/x", json={}) for _ in range(5)]
+        assert [answer.content for answer in answers] == [b"00", b"01", b"02", b"03", b"04"]
+        assert all(answer.headers.get_list("content-length") == ["2"] for answer in answers)
+        assert (app.pool.workers[0].failures, app.pool.workers[0].active) == (0, 0)
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
 def test_a_head_without_end_is_refused(bench, raw_server):
     app, url = bench.router(health={"interval_s": 30.0})
     endless = b"HTTP/1.1 200 OK\r\n" + b"x-pad: " + b"y" * 100_000

@@ -158,6 +158,11 @@ class Connection(asyncio.Protocol):
 
     # What the parser calls.
 
+    def on_message_begin(self) -> None:
+        """An answer begins; a second one to the same request ends the connection, and is nobody's."""
+        if self.complete:
+            raise ValueError("an answer that nobody asked for")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head."""
         name = name.lower()

@@ -70,6 +70,7 @@ class Exchange:
         "_target",
         "_task",
         "_tried",
+        "_whole",
     )
 
     def __init__(self, proxy: "Proxy", caller: Caller, method: bytes, target: bytes, headers: Sequence[Field]) -> None:
@@ -89,7 +90,9 @@ class Exchange:
         self._more: list[bytes] = []
         """Of a streamed body: what came after its beginning and was not sent yet."""
         self._streamed = False
-        """True once something went out that cannot be sent a second time."""
+        """True once a body went out that is not kept, so that it cannot be sent a second time."""
+        self._whole = True
+        """True when the request's body was kept whole before the call began."""
         self._sent_all = False
         """True when the request's body is written to its end."""
         self._begun = False
@@ -102,7 +105,7 @@ class Exchange:
         """Go. body: all of it when `complete`, else its beginning. length: of the whole, None when unknown."""
         self._facts.body = body
         self._length = len(body) if complete else length
-        self._sent_all = complete
+        self._sent_all = self._whole = complete
         if not complete:
             self._caller.hold()
         self._find_worker()
@@ -118,7 +121,6 @@ class Exchange:
         if self._connection is None:
             self._more.append(piece)
         elif piece:
-            self._streamed = True
             self._connection.write(piece)
 
     def refuse(self, status: int, message: str) -> None:
@@ -283,9 +285,9 @@ class Exchange:
         if self._length is None:
             body = b"%x\r\n%b\r\n" % (len(body), body)
         if self._more:
-            self._streamed = True
             body += b"".join(self._more)
             self._more = []
+        self._streamed = self._streamed or not self._whole
         connection.begin(head + body, self, head_only=self._method == b"HEAD")
         if not self._sent_all:
             self._caller.carry_on()

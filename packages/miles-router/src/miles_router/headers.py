@@ -1,6 +1,6 @@
 """Which headers travel through the proxy."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 Field = tuple[bytes, bytes]
 
@@ -17,9 +17,17 @@ ANSWER_DROPS = HOP_BY_HOP | {b"content-length", b"server", b"date"}
 """Length, server and date are this server's own."""
 
 
-def passed_on(fields: Iterable[Field], drops: frozenset[bytes]) -> list[Field]:
-    """The fields, names in lower case, without `drops` and without those that a Connection field names."""
-    lowered = [(name.lower(), value) for name, value in fields]
-    named = {part.strip().lower() for name, value in lowered if name == b"connection" for part in value.split(b",")}
-    unwanted = drops | named if named else drops
-    return [(name, value) for name, value in lowered if name not in unwanted]
+_PLAIN = frozenset({b"keep-alive", b"close"})
+"""What most Connection fields hold; it names no other field."""
+
+
+def passed_on(fields: Sequence[Field], drops: frozenset[bytes]) -> list[Field]:
+    """The fields without `drops` and without those that a Connection field names. Names are in lower case."""
+    kept = [field for field in fields if field[0] not in drops]
+    if len(kept) < len(fields):
+        named = {
+            part.strip().lower() for name, value in fields if name == b"connection" for part in value.split(b",")
+        } - _PLAIN
+        if named:
+            return [field for field in kept if field[0] not in named]
+    return kept
