@@ -2,8 +2,10 @@
 
 import pytest
 
-from miles_tito import StreamParser
+from miles_tito import ChatTokenizer, StreamParser
 from miles_tito.parsers.formats import format_named
+from miles_tito.render import ChatTemplate
+from miles_tito.verify.vocabulary import default_vocabulary
 
 
 def parse(text):
@@ -82,3 +84,29 @@ def test_content_streams_once_its_channel_is_known():
     assert parser.feed("age|>so ") == [{"content": "so "}]
     assert parser.feed("it<|en") == [{"content": "it"}]
     assert parser.feed("cil") == [{"content": "<|encil"}]
+
+
+CHANNELS = """{% for m in messages %}{% if m.role == 'assistant' %}
+{%- set last = loop.last and not add_generation_prompt %}
+{%- if m.reasoning_content and (last or m.tool_calls) %}{{ '<|start|>assistant<|channel|>analysis<|message|>' }}
+{{- m.reasoning_content + '<|end|>' }}{% endif %}{{ '<|start|>assistant' }}
+{%- if m.tool_calls %}{{ ' to=functions.' + m.tool_calls[0].function.name + '<|channel|>commentary json<|message|>' }}
+{{- m.tool_calls[0].function.arguments | tojson }}<|call|>
+{%- else %}{{ '<|channel|>final<|message|>' + m.content + ('<|return|>' if last else '<|end|>') }}{% endif %}
+{%- else %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}<|start|>assistant{% endif %}"""
+
+
+def test_the_mark_that_parts_channels_is_no_stop_of_the_engine():
+    template = ChatTemplate(CHANNELS)
+    chat = ChatTokenizer(template, default_vocabulary(template))
+    assert chat.profile.format == "harmony"
+    stops = [chat.vocabulary.token_of(number) for number in chat.stop_token_ids]
+    assert sorted(stops) == ["<|call|>", "<|return|>"]
+    transcript = chat.begin([{"role": "user", "content": "u"}])
+    ids = chat.vocabulary.encode(f"{ANALYSIS}{START}<|channel|>final<|message|>so<|return|>")[0]
+    transcript = transcript.sampled(ids)
+    assert transcript.messages[-1] == {"role": "assistant", "content": "so", "reasoning_content": "why"}
+    longer = chat.append(transcript, [{"role": "user", "content": "v"}])
+    assert chat.vocabulary.decode(longer.ids).endswith("so<|end|><|start|>user<|message|>v<|end|><|start|>assistant")
+    assert chat.verify(longer).hard == 0

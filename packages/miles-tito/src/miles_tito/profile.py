@@ -17,7 +17,7 @@ from miles_tito.marks import Marker
 from miles_tito.parsers.detect import detect
 from miles_tito.profile_json import dumped, values_in
 from miles_tito.render import ChatTemplate
-from miles_tito.sentinels import with_sentinels
+from miles_tito.sentinels import sentinel, with_sentinels
 from miles_tito.switches import switches
 from miles_tito.vocabulary import Vocabulary
 
@@ -106,7 +106,8 @@ def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Prof
     """Derive the facts; the template comes back with the argument form it needs."""
     template = _with_arguments(template)
     stops = _stops(template, vocabulary)
-    ids = [*vocabulary.stop_ids, *(vocabulary.controls[stop] for stop in stops if stop in vocabulary.controls)]
+    ends = [stop for stop in stops if stop in vocabulary.controls and stop not in _parting(template, stops)]
+    ids = [*vocabulary.stop_ids, *(vocabulary.controls[stop] for stop in ends)]
     return (
         Profile(
             fingerprint=fingerprint(template, vocabulary),
@@ -163,6 +164,14 @@ def _stops(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[str, ...]:
     for follow in ([], [USER], [{"role": "system", "content": "s"}]):
         found += _first_control(try_render(template, [USER, turn.message, *follow]), turn.words[-1], vocabulary.marker)
     return tuple(dict.fromkeys([*found, *_call_stop(template, found, vocabulary.marker)]))
+
+
+def _parting(template: ChatTemplate, stops: Sequence[str]) -> set[str]:
+    """Stops that also part reasoning from content inside a turn: a policy that stopped there would never answer."""
+    turn, reason = with_sentinels(SAYS, "turn", 0), sentinel("reason", 0)
+    text = try_render(template, [USER, {**turn.message, "reasoning_content": reason}]) or ""
+    start, end = text.find(reason), text.find(turn.words[0])
+    return {stop for stop in stops if 0 <= start < end and stop in text[start:end]}
 
 
 def _call_stop(template: ChatTemplate, known: Sequence[str], marker: Marker) -> list[str]:
