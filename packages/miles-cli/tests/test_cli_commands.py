@@ -87,7 +87,7 @@ def test_a_sound_template_exits_with_0_and_an_unsound_one_with_1(tmp_path: Path,
     counts = tmp_path / "counts.jinja"
     counts.write_text("{{ messages | length }}" + CHATML)
     assert execute(["check-template", str(sound)]) == 0
-    assert execute(["check-template", str(counts), "--json"]) == 1
+    assert execute(["check-template", str(counts), "--format", "json"]) == 1
     report = capsys.readouterr().out
     assert json.loads(report[report.index("{") :])["sound"] is False
 

@@ -1,28 +1,35 @@
-"""What a check of a template says, as data, as text and as JSON."""
+"""What a check of a template says, as data."""
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from miles_tito.errors import Divergence
-
-Severity = Literal["error", "warning", "note"]
+from miles_tito.verify.rules import RULES, Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One conversation that shows why a kind of append is not sound."""
+    """One conversation that shows why a kind of append is not sound.
 
+    rule: id of what is broken. diff: the divergence as lines for people: context, `-` whole render, `+` incremental.
+    """
+
+    rule: str
     shape: str
     reason: str
-    cure: str
+    cure: str = ""
     divergence: Divergence | None = None
+    diff: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not RULES[self.rule].per_kind:
+            raise ValueError(f"expected a rule about appends, found {self.rule!r}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether one kind of append is sound: in all `tried` conversations (0: the kind was never reached)."""
+    """Whether one kind of append is sound: in all `tried` appends (0: the kind was never reached)."""
 
     kind: str
     tried: int
@@ -30,6 +37,8 @@ class Verdict:
     failures: tuple[Failure, ...] = ()
     proof: str = ""
     """"bounded": the cost of an append does not depend on the history; "history": it is derived from a whole render."""
+    argument: Mapping[str, Any] | None = None
+    """Template arguments under which the kind is sound, where it is not without them."""
 
     @property
     def sound(self) -> bool:
@@ -41,75 +50,82 @@ class Verdict:
         """None when sound, "error" when the kind is required, else "warning"."""
         return None if self.sound else "error" if self.required else "warning"
 
+    @property
+    def cure(self) -> str:
+        """What would make the kind sound: an argument where one does, else what helps with the first failure."""
+        if self.argument is not None:
+            return f"Pass the template argument {dict(self.argument)}: with it this kind is sound."
+        if self.failures:
+            return self.failures[0].cure or RULES[self.failures[0].rule].cure
+        return "" if self.tried else "See why the prompts of these conversations are refused."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something about the template that is not about one kind of append."""
+    """Something about the template that is not about one kind of append. cure: the rule's own when empty."""
 
+    rule: str
     severity: Severity
     what: str
     cure: str = ""
+    diff: tuple[str, ...] = ()
+
+    @property
+    def advice(self) -> str:
+        """What helps."""
+        return self.cure or RULES[self.rule].cure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateReport:
-    """The verdicts and findings for one template. facts: what was derived about it."""
+    """The verdicts and findings for one template.
+
+    name: of the template, unique in a run. path: the file or folder it came from. facts: what was derived about it.
+    profile: the derived profile as JSON text, fit to be pinned.
+    """
 
     name: str
+    path: str = ""
     verdicts: tuple[Verdict, ...]
     findings: tuple[Finding, ...]
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    profile: str = ""
 
     @property
     def sound(self) -> bool:
         """True when every required kind is sound and no finding is an error."""
         return not self.problems("error")
 
+    @property
+    def reached(self) -> bool:
+        """True when the template rendered at least one conversation."""
+        return any(verdict.tried for verdict in self.verdicts)
+
     def problems(self, severity: Severity) -> list[Verdict | Finding]:
         """What has this severity."""
         items: list[Verdict | Finding] = [*self.verdicts, *self.findings]
         return [item for item in items if item.severity == severity]
 
+    def passes(self, fail_on: Severity) -> bool:
+        """True when nothing is as severe as `fail_on` ("error", or "warning" for both)."""
+        return self.sound and (fail_on == "error" or not self.problems("warning"))
+
     def verdict(self, kind: str) -> Verdict:
         """The verdict on one kind; KeyError for an unknown one."""
         return {verdict.kind: verdict for verdict in self.verdicts}[kind]
 
-    def to_json(self) -> str:
-        """Everything as JSON text."""
-        data = asdict(self) | {"sound": self.sound}
-        for verdict, entry in zip(self.verdicts, data["verdicts"], strict=True):
-            entry |= {"sound": verdict.sound, "severity": verdict.severity}
-        return json.dumps(data, ensure_ascii=False, indent=1)
-
-    def to_text(self, *, explain: bool = False) -> str:
-        """A page for people: a line for each kind, below it the first conversation that fails (all with `explain`)."""
-        lines = [f"{self.name}: {'sound' if self.sound else 'NOT SOUND'}"]
-        for verdict in self.verdicts:
-            lines += _verdict_lines(verdict, explain=explain)
-        for finding in self.findings:
-            lines.append(f"  {finding.severity}: {finding.what} {finding.cure}".rstrip())
-        return "\n".join(lines)
+    def of_rule(self, rule: str) -> tuple[Finding, ...]:
+        """The findings under one rule."""
+        return tuple(finding for finding in self.findings if finding.rule == rule)
 
 
-def _verdict_lines(verdict: Verdict, *, explain: bool) -> list[str]:
-    state = "sound" if verdict.sound else "not reached" if not verdict.tried else "not sound"
-    needed = "" if verdict.required else ", not required"
-    proof = f", from {verdict.proof}" if verdict.proof == "history" else ""
-    lines = [f"  {verdict.kind:<12} {state} ({verdict.tried} conversations{proof}{needed})"]
-    for failure in verdict.failures if explain else verdict.failures[:1]:
-        lines.append(f"      in {failure.shape!r}: {failure.reason}")
-        lines += [f"        {line}" for line in diff_lines(failure.divergence)]
-        if failure.cure:
-            lines.append(f"        cure: {failure.cure}")
-    return lines
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unusable:
+    """A template that could not be checked at all, and why, in one sentence."""
+
+    name: str
+    path: str
+    why: str
 
 
-def diff_lines(divergence: Divergence | None) -> Sequence[str]:
-    """The divergence as three lines: what both share, what the render has, what the transcript would have."""
-    if divergence is None:
-        return ()
-    return (
-        f"  after  {divergence.before[-40:]!r}",
-        f"  render {divergence.expected[:60]!r}",
-        f"  append {divergence.found[:60]!r}",
-    )
+Outcome = TemplateReport | Unusable
