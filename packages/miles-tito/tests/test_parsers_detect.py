@@ -98,6 +98,15 @@ def test_a_format_reads_its_own_template_back_and_no_other():
     assert not reads_back(template(""), PLAIN)
 
 
+PHI = HERMES.replace("</tool_call>", "<|/tool_call|>").replace("<tool_call>", "<|tool_call|>")
+GRANITE = PHI.replace("<|/tool_call|>", "")
+
+
+@pytest.mark.parametrize(("calls", "name"), [(PHI, "phi4_mini"), (GRANITE, "granite")])
+def test_a_closing_mark_tells_formats_with_one_opening_mark_apart(calls, name):
+    assert detect(template(calls)) == name
+
+
 def test_a_profile_names_the_format_it_was_derived_with():
     source = template(FUNCTIONS, reasoning=THINKS)
     vocabulary = default_vocabulary(source)

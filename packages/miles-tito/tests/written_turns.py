@@ -229,6 +229,7 @@ WRITTEN: dict[str, Written] = {
         inside=("<tool_calls>", "</tool_calls>", f"[{_TWO}]"),
     ),
     "internlm2": _marked("<|action_start|><|plugin|>", "<|action_end|>", f"\n{_ONE}", f"\n{_TWO}", between=""),
+    "longcat": _marked("<longcat_tool_call>", "</longcat_tool_call>", f"\n{_ONE}\n", f"\n{_TWO}\n"),
     "granite": Written(first=f"<|tool_call|>[{_ONE}, ", second=f"{_TWO}]", inside=("<|tool_call|>", f"[{_TWO}]")),
     "granite_20b": _marked("<function_call> ", "", between="\n"),
     "phi4_mini": Written(

@@ -33,16 +33,20 @@ FORMATS = {
     "command_r": _PLACE + "cohere:COMMAND_R",
     "hunyuan": _PLACE + "json_marks:HUNYUAN",
     "internlm2": _PLACE + "json_marks:INTERNLM2",
+    "phi4_mini": _PLACE + "json_marks:PHI4_MINI",
     "granite": _PLACE + "json_marks:GRANITE",
     "granite_20b": _PLACE + "json_marks:GRANITE_20B",
-    "phi4_mini": _PLACE + "json_marks:PHI4_MINI",
+    "longcat": _PLACE + "json_marks:LONGCAT",
     "nemotron_nano_v2": _PLACE + "json_marks:NEMOTRON_NANO_V2",
     "gigachat": _PLACE + "json_marks:GIGACHAT",
     "lfm2": _PLACE + "pythonic:LFM2",
     "llama3_json": _PLACE + "llama3_json:LLAMA3_JSON",
     "pythonic": _PLACE + "pythonic:PYTHONIC",
 }
-"""Syntaxes of calls and where they lie, in the order in which a template is tried against them."""
+"""Syntaxes of calls and where they lie, in the order in which a template is tried against them.
+
+Of two with the same opening mark the one with a closing mark comes first: the other would leave that in the content.
+"""
 
 REASONING = {
     "think": ("<think>", "</think>"),
@@ -51,6 +55,7 @@ REASONING = {
     "cohere_thinking": ("<|START_THINKING|>", "<|END_THINKING|>"),
     "gemma4_thought": ("<|channel>thought\n", "<channel|>"),
     "apertus_inner": ("<|inner_prefix|>", "<|inner_suffix|>"),
+    "longcat_think": ("<longcat_think>", "</longcat_think>"),
     "kimi_think": ("◁think▷", "◁/think▷"),
     "thought": ("<thought>", "</thought>"),
     "reasoning": ("<reasoning>", "</reasoning>"),

@@ -32,6 +32,7 @@ class CallSyntax:
     section: marks around a run of calls; the opening mark counts only inside. lone: it counts outside as well.
     bare: a mark with which models open a call whose opening mark they forgot; `read_bare` reads after it.
     start: a character that opens a call where it is the first of the content; `read_start` reads from there.
+    silent: marks around the content, which are no part of it.
     tell: what a template must write for this name to be its format, where another name reads the same calls.
 
     An opening mark opens a call wherever it stands in the content; content that merely mentions it gives a call that
@@ -47,6 +48,7 @@ class CallSyntax:
     read_bare: Reader | None = None
     start: str = ""
     read_start: Reader | None = None
+    silent: tuple[str, ...] = ()
     tell: str = ""
 
     def read_turn(
@@ -72,7 +74,7 @@ class CallSyntax:
         inside = not self.section[0]
         while True:
             calls = (self.opening, self.bare) if inside or self.lone else ()
-            text, mark = yield from tape.some(*calls, self.section[1] if inside else self.section[0])
+            text, mark = yield from tape.some(*calls, *self.silent, self.section[1] if inside else self.section[0])
             turn.write("content", text)
             if mark == "":
                 return
@@ -83,7 +85,7 @@ class CallSyntax:
             if read is not None:
                 tape.record()
                 yield from self._read_calls(tape, turn, schemas, read, mark)
-            else:
+            elif mark not in self.silent:
                 inside = mark == self.section[0]
 
     def _read_calls(

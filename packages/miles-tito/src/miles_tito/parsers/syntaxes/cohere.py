@@ -7,6 +7,7 @@ COHERE = CallSyntax(
     opening="<|START_ACTION|>",
     closing="<|END_ACTION|>",
     read=json_reader("<|END_ACTION|>", names=("tool_name", "name"), ids=("tool_call_id",)),
+    silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
 )
 COMMAND_R = CallSyntax(
     opening="Action:\n```json\n", closing="```", read=json_reader("```", names=("tool_name", "name"))
