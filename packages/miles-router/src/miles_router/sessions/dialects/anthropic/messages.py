@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from miles_router.sessions.dialects.fields import FieldError, Known, brief, obj, text
 from miles_tito.parsers.calls import INVALID_NAME
 
@@ -55,10 +57,20 @@ def read_messages(value: Any) -> list[dict[str, Any]]:
 
 
 def call_input(arguments: str, *, name: str) -> Any:
-    """The input of a call: its arguments as a JSON value; the text of a call that could not be read is under "text"."""
-    if name == INVALID_NAME:
+    """The input of a call as orjson writes it: its arguments in their own spelling where they are an object of JSON.
+
+    The text of a call that could not be read, or that JSON cannot hold (half a character), is under "text".
+    """
+    if name == INVALID_NAME or not _is_object(arguments):
         return {"text": arguments}
-    return json.loads(arguments) if arguments else {}
+    return orjson.Fragment(arguments)
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(orjson.loads(arguments), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _user(blocks: Sequence[Any], where: str) -> list[dict[str, Any]]:

@@ -13,7 +13,6 @@ from miles_router.sessions.dialects.dialect import AnswerFacts, Failure
 from miles_router.sessions.dialects.openai_errors import status_of
 from miles_router.sessions.dialects.parts import Closed, Grew, Opened, Part, PartBuilder, Step, follow
 from miles_router.sessions.dialects.sse import typed_event
-from miles_tito.parsers.calls import INVALID_NAME
 
 PING = typed_event({"type": "ping"})
 
@@ -47,21 +46,20 @@ def _events(step: Step) -> Iterator[bytes]:
         case Opened():
             shown = block(part, empty=True)
             yield typed_event({"type": "content_block_start", "index": part.number, "content_block": shown})
-        case Grew() if part.name == INVALID_NAME:
-            pass  # its text is no JSON; it is shown whole once it is complete
+        case Grew() if part.kind == "call":
+            pass  # shown once it is complete, when it is known to be JSON
         case Grew(text=text):
             yield _delta(part, _grown(part, text))
         case Closed():
             if part.kind == "reasoning":
                 yield _delta(part, {"type": "signature_delta", "signature": signature(part)})
-            if part.name == INVALID_NAME:
-                yield _delta(part, _grown(part, orjson.dumps(block(part)["input"]).decode()))
+            if part.kind == "call":
+                given = orjson.dumps(block(part)["input"]).decode()
+                yield _delta(part, {"type": "input_json_delta", "partial_json": given})
             yield typed_event({"type": "content_block_stop", "index": part.number})
 
 
 def _grown(part: Part, text: str) -> dict[str, Any]:
-    if part.kind == "call":
-        return {"type": "input_json_delta", "partial_json": text}
     if part.kind == "reasoning":
         return {"type": "thinking_delta", "thinking": text}
     return {"type": "text_delta", "text": text}
