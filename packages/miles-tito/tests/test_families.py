@@ -151,6 +151,7 @@ def test_what_is_derived_from_a_real_template_is_what_the_table_says(template_of
     assert dict(profile.reasoning_kept or {}) == family.template_kwargs
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize(("name", "file", "kwargs", "otherwise"), DERIVED)
 def test_a_real_template_can_be_used_under_its_familys_name(template_of, name, file, kwargs, otherwise):

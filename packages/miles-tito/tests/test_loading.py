@@ -221,6 +221,7 @@ def test_a_folder_without_a_vocabulary_is_refused(tmp_path):
         load(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_folder_that_transformers_cannot_convert_is_refused_with_what_to_do(tmp_path):
     write(tmp_path, "tokenizer.model", "no model")
     write(tmp_path, "config.json", {"model_type": "llama"})
