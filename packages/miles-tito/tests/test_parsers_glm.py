@@ -33,6 +33,12 @@ def test_white_space_of_a_value_is_kept():
     assert json.loads(parse(text)["tool_calls"][0]["function"]["arguments"]) == {"code": "\n a \n"}
 
 
+def test_a_value_may_hold_the_marks_of_a_call():
+    value = "see <tool_call>f</tool_call> and <arg_value>"
+    text = f"<tool_call>look_up<arg_key>code</arg_key><arg_value>{value}</arg_value></tool_call>"
+    assert json.loads(parse(text)["tool_calls"][0]["function"]["arguments"]) == {"code": value}
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [
@@ -42,7 +48,7 @@ def test_white_space_of_a_value_is_kept():
         ("a<arg_value>1</arg_value>", "expected </tool_call>, found '<arg_value>'"),
         ("a<arg_key>k<arg_value>1</arg_value>", "expected </arg_key>, found '<arg_value>'"),
         ("a<arg_key>k</arg_key>", "expected <arg_value>, found '<'"),
-        ("a<arg_key>k</arg_key><arg_value>1", "expected </arg_value>, found '</tool_call>'"),
+        ("a<arg_key>k</arg_key><arg_value>1", "expected </arg_value>, found 'the end of the turn'"),
         ("a<arg_key>k</arg_key><arg_value>1<arg_key>l</arg_key>", "expected </arg_value>, found '<arg_key>'"),
         ("a<arg_key>k</arg_key><arg_value>1</arg_value>x", "found 'x'"),
         (

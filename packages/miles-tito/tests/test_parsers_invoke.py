@@ -40,6 +40,12 @@ def test_an_attribute_says_whether_a_value_is_a_string():
     assert arguments_of(parse(text, "deepseek_v4")) == {"days": "42", "code": 42, "more": {"a": 1}}
 
 
+def test_a_value_may_hold_the_marks_that_close_a_call():
+    value = "see </invoke>\n</minimax:tool_call>"
+    text = section(f'<invoke name="look_up"><parameter name="code">{value}</parameter></invoke>')
+    assert arguments_of(parse(text)) == {"code": value}
+
+
 def test_an_invocation_outside_its_section_is_content():
     text = 'Write <invoke name="a"></invoke> for it.'
     assert parse(text) == {"role": "assistant", "content": text}

@@ -36,6 +36,7 @@ def arguments_of(message):
         ("code", "", ""),
         ("code", "\n  a\n", "\n  a\n"),
         ("code", "a</tool_response>b <function>", "a</tool_response>b <function>"),
+        ("code", "a </function>\n</tool_call> b <tool_call>", "a </function>\n</tool_call> b <tool_call>"),
         ("days", "42", 42),
         ("days", " 42 ", 42),
         ("days", "soon", "soon"),
@@ -97,7 +98,7 @@ def test_an_unknown_function_is_an_ordinary_call():
     [
         ([row("code", "1"), row("code", "2")], "'code' twice"),
         (["<parameter=code>\n1\n", row("days", "2")], "expected </parameter> for 'code', found '<parameter='"),
-        (["<parameter=code>\n1\n"], "expected </parameter> for 'code', found '</tool_call>'"),
+        (["<parameter=code>\n1\n"], "expected </parameter> for 'code', found '<function='"),
         (["<parameter=code\n1\n</parameter>"], "expected '>' after the name 'code'"),
         (["surprise"], "expected </function>, found 's'"),
     ],

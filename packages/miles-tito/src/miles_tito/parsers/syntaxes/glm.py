@@ -26,7 +26,8 @@ def _read(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
         if key in arguments:
             raise Malformed(f"expected each parameter once, found {key!r} twice")
         yield from expect(tape, "<arg_value>")
-        value = yield from _upto(tape, "</arg_value>", inside=("<arg_key>", _CLOSING))
+        # A value may hold the closing mark of a call; a key inside it says that it was never closed.
+        value = yield from _upto(tape, "</arg_value>", inside=("<arg_key>",))
         arguments[key] = schemas.value(name, key, value)
         between, mark = yield from tape.until("<arg_key>", _CLOSING)
         if between.strip():

@@ -20,7 +20,7 @@ _HEAD = re.compile(r'(?P<name>[^"<>\n]+)"(?:\s+string="(?P<string>true|false)")?
 def _read(tape: Tape, schemas: Schemas, *, tag: str) -> Steps[Sequence[Call]]:
     name, _ = yield from _head(tape)
     arguments: dict[str, Any] = {}
-    parameter, closing = f'<{tag}parameter name="', f"</{tag}parameter>"
+    invoke, parameter, closing = f'<{tag}invoke name="', f'<{tag}parameter name="', f"</{tag}parameter>"
     while True:
         yield from tape.space()
         if not (yield from tape.accept(parameter)):
@@ -28,7 +28,8 @@ def _read(tape: Tape, schemas: Schemas, *, tag: str) -> Steps[Sequence[Call]]:
         key, is_string = yield from _head(tape)
         if key in arguments:
             raise Malformed(f"expected each parameter once, found {key!r} twice")
-        text, mark = yield from tape.until(closing, parameter, f"</{tag}invoke>")
+        # A value may hold the marks that close a call; what begins inside it says that it was never closed.
+        text, mark = yield from tape.until(closing, parameter, invoke)
         if mark != closing:
             raise Malformed(f"expected {closing} for {key!r}, found {mark or END!r}")
         arguments[key] = schemas.value(name, key, text) if is_string is None else _declared(text, is_string)

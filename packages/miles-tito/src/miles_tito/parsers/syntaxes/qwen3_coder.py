@@ -15,7 +15,7 @@ from miles_tito.parsers.marked import CallSyntax
 from miles_tito.parsers.schemas import Schemas
 from miles_tito.parsers.tape import Steps, Tape
 
-_FUNCTION = "<function="
+_FUNCTION, _PARAMETER = "<function=", "<parameter="
 
 
 def _read(tape: Tape, schemas: Schemas, *, closing: str, padded: bool) -> Steps[Sequence[Call]]:
@@ -38,12 +38,12 @@ def _read_function(tape: Tape, schemas: Schemas, *, closing: str, padded: bool) 
     arguments: dict[str, Any] = {}
     while True:
         yield from tape.space()
-        if not (yield from tape.accept("<parameter=")):
+        if not (yield from tape.accept(_PARAMETER)):
             break
         key = yield from _name(tape)
         if key in arguments:
             raise Malformed(f"expected each parameter once, found {key!r} twice")
-        text = yield from _value(tape, key, closing)
+        text = yield from _value(tape, key)
         arguments[key] = schemas.value(name, key, _unpadded(text) if padded else text)
     yield from expect(tape, "</function>")
     return [Call(name=name, arguments=arguments)]
@@ -56,9 +56,12 @@ def _name(tape: Tape) -> Steps[str]:
     return name
 
 
-def _value(tape: Tape, key: str, closing: str) -> Steps[str]:
-    """Text up to the parameter's end. One that is never closed would swallow the next."""
-    text, mark = yield from tape.until("</parameter>", "<parameter=", closing)
+def _value(tape: Tape, key: str) -> Steps[str]:
+    """Text up to the parameter's end, which may hold the marks around a call.
+
+    Where another parameter or function begins before the end, or the turn is over, it was never closed.
+    """
+    text, mark = yield from tape.until("</parameter>", _PARAMETER, _FUNCTION)
     if mark != "</parameter>":
         raise Malformed(f"expected </parameter> for {key!r}, found {mark or END!r}")
     return text
