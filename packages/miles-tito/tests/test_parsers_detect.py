@@ -87,6 +87,11 @@ def test_other_marks_of_reasoning():
     assert detect(template(HERMES, reasoning=reasoning)) == "hermes+mistral_think"
 
 
+def test_a_template_that_insists_on_results_is_given_some():
+    insisting = "{% if messages[-1].tool_calls %}{{ raise_exception('no result') }}{% endif %}"
+    assert detect(template(HERMES, system=insisting)) == "hermes"
+
+
 def test_a_template_that_refuses_tools_has_no_calls():
     refusing = "{% if tools %}{{ raise_exception('no tools') }}{% endif %}"
     assert detect(template(HERMES, system=refusing)) == "plain"

@@ -162,6 +162,9 @@ def _render(template: ChatTemplate, message: Message) -> _Rendered | None:
     """The message's turn after a user's: what the template writes beyond the generation prompt."""
     prompt = _text(template, [_USER], generation_prompt=True)
     whole = _text(template, [_USER, message])
+    if whole is None:
+        # Some templates insist on a result for every call.
+        whole = _text(template, [_USER, message, *map(_result, message.get("tool_calls") or ())])
     if prompt is None or whole is None:
         return None
     start = shared_prefix(prompt, whole)
@@ -169,6 +172,10 @@ def _render(template: ChatTemplate, message: Message) -> _Rendered | None:
         # Where the prompt writes more than the turn, the two may part inside a mark.
         start = _mark_start(whole, start)
     return _Rendered(message=message, text=whole[start:], opened=prompt[:start])
+
+
+def _result(call: Message) -> Message:
+    return {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "t"}
 
 
 _OPEN_MARK = re.compile(r"[<\[◁][^<\[\]>\s]*$")
