@@ -4,6 +4,7 @@ import pytest
 
 from miles_core.errors import TokenError
 from miles_tito import ChatTokenizer, Profile
+from miles_tito.render import ChatTemplate
 from miles_tito.vocabulary import Vocabulary
 
 
@@ -75,3 +76,25 @@ def test_a_tokenizer_that_truncates_and_pads_does_neither_here(tmp_path, templat
     text = "<|im_start|>user\n" + "x" * 1000 + "<|im_end|>\n<|im_start|>assistant\n"
     assert chat.vocabulary.decode(ids) == text
     assert theirs.truncation["max_length"] == 8
+
+
+SCHEMAS = "{% for t in tools or [] %}{{ «» }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "form"),
+    [
+        ("t | tojson", "wrapped"),
+        ("t.function.name + t.function.description", "wrapped"),
+        ("t.name + ': ' + t.description", "bare"),
+        ("t.name ~ t.description", "bare"),
+        ("'a tool'", "none"),
+    ],
+)
+def test_the_form_of_tool_schemas_is_derived_and_used(shown, form):
+    chat = ChatTokenizer(ChatTemplate(SCHEMAS.replace("«»", shown)), Vocabulary.of_bytes([]))
+    assert chat.profile.schemas == form
+    function = {"name": "look", "description": "finds", "parameters": {"type": "object"}}
+    prompt = chat.begin([{"role": "user", "content": "u"}], [{"type": "function", "function": function}])
+    text = chat.vocabulary.decode(prompt.ids)
+    assert ("look" in text and "finds" in text) is (form != "none")

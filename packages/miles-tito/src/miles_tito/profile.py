@@ -33,7 +33,11 @@ LOOK: Message = {
     "function": {
         "name": "look",
         "description": "Looks something up.",
-        "parameters": {"type": "object", "properties": {"zq": {"type": "string"}}, "required": ["zq"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"zq": {"type": "string", "description": "What."}},
+            "required": ["zq"],
+        },
     },
 }
 SAYS: Message = {"role": "assistant", "content": "a"}
@@ -49,6 +53,7 @@ class Profile:
     generation_prompt: after one user message. prefills: the parts of generation prompts that belong to the turn.
     roles: roles whose text shows up when appended after a turn. reasoning_kept: None, or the template arguments (maybe
     none) under which reasoning stays in history after the next user message. format: how turns are parsed.
+    schemas: form in which tool schemas reach the template, "none" where it shows none.
     code: digest of the code that derived and proved it.
     proofs: per append kind, "bounded" (the suffix does not depend on the history) or "history" (derived from it).
     triggers: per bounded kind, the texts of the template's own after which, said in a message, the proof does not hold.
@@ -64,6 +69,7 @@ class Profile:
     roles: tuple[str, ...]
     reasoning_kept: Mapping[str, Any] | None
     format: str
+    schemas: str = "wrapped"
     code: str = ""
     proofs: Mapping[str, str] = field(default_factory=dict)
     cures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -97,6 +103,10 @@ class Profile:
         known = {**self.triggers, kind: list(triggers)} if triggers else self.triggers
         return replace(self, proofs={**self.proofs, kind: proof}, triggers=known)
 
+    def prepared(self, template: ChatTemplate) -> ChatTemplate:
+        """The template with arguments and schemas in the forms that it needs."""
+        return template.with_arguments(self.arguments).with_schemas(self.schemas)
+
     def with_cure(self, kind: str, arguments: Mapping[str, Any]) -> Self:
         """The profile with the template arguments that make one more kind sound."""
         return replace(self, cures={**self.cures, kind: dict(arguments)})
@@ -104,7 +114,8 @@ class Profile:
 
 def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Profile, ChatTemplate]:
     """Derive the facts; the template comes back with the argument form it needs."""
-    template = _with_arguments(template)
+    schemas = _schemas(template)
+    template = _with_arguments(template.with_schemas(schemas))
     stops = _stops(template, vocabulary)
     ends = [stop for stop in stops if stop in vocabulary.controls and stop not in _parting(template, stops)]
     ids = [*vocabulary.stop_ids, *(vocabulary.controls[stop] for stop in ends)]
@@ -119,6 +130,7 @@ def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Prof
             roles=_roles(template),
             reasoning_kept=_reasoning_kept(template),
             format=detect(template),
+            schemas=schemas,
             code=derivation_digest(),
         ),
         template,
@@ -141,6 +153,21 @@ def try_render(template: ChatTemplate, messages: Sequence[Message], *, generatio
         except TemplateError:
             continue
     return None
+
+
+def _schemas(template: ChatTemplate) -> str:
+    """The first form in which the function's name and description show up."""
+    function = {**LOOK["function"], "name": "zqlookqz", "description": "zqfindsqz"}
+    for form in ("wrapped", "bare"):
+        tried = template.with_schemas(form)
+        try:
+            plain = template.normalised([USER])
+            text = tried.render(plain, tools=[{**LOOK, "function": function}], generation_prompt=True, now=EPOCH)
+        except TemplateError:
+            continue
+        if "zqlookqz" in text and "zqfindsqz" in text:
+            return form
+    return "none"
 
 
 def _with_arguments(template: ChatTemplate) -> ChatTemplate:

@@ -52,7 +52,7 @@ class ProfileCache:
                 self._known[key] = profile
                 while len(self._known) > self._capacity:
                     self._known.popitem(last=False)
-        return profile, template.with_arguments(profile.arguments)
+        return profile, profile.prepared(template)
 
     def _stored_or_derived(
         self, key: str, template: ChatTemplate, vocabulary: Vocabulary, folder: Path | None

@@ -34,6 +34,7 @@ class ChatTemplate:
 
     kwargs: template arguments (for example `enable_thinking`). special_tokens: `bos_token` and the like.
     arguments: how tool-call arguments reach the template, as an "object" or as a "string" of JSON.
+    schemas: how tool schemas do, "wrapped" as callers give them or "bare", the function's part alone.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class ChatTemplate:
         kwargs: Mapping[str, Any] | None = None,
         special_tokens: Mapping[str, str] | None = None,
         arguments: str = "object",
+        schemas: str = "wrapped",
     ) -> None:
         self.source = source
         self.kwargs = dict(kwargs or {})
         self.special_tokens = dict(special_tokens or {})
         self.arguments = arguments
+        self.schemas = schemas
         try:
             self._compiled = template_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -74,6 +77,12 @@ class ChatTemplate:
         other.arguments = form
         return other
 
+    def with_schemas(self, form: str) -> "ChatTemplate":
+        """The same compiled template with tool schemas in another form."""
+        other = copy.copy(self)
+        other.schemas = form
+        return other
+
     def with_kwargs(self, kwargs: Mapping[str, Any]) -> "ChatTemplate":
         """The same compiled template with more arguments."""
         other = copy.copy(self)
@@ -97,6 +106,8 @@ class ChatTemplate:
         """The text of messages that `normalised` has prepared; TemplateError when the template raises."""
         names: dict[str, Any] = {**self.special_tokens, **self.kwargs}
         names["strftime_now"] = now.strftime
+        if self.schemas == "bare":
+            tools = [tool.get("function", tool) for tool in tools or ()]
         try:
             return self._compiled.render(
                 messages=list(messages),
