@@ -6,6 +6,10 @@ import httpx
 import pytest
 
 from miles_core import sample_codec
+from miles_router.app import create_router_app
+from miles_router.config import RouterConfig
+from miles_router.sessions.app import create_session_app
+from miles_router.sessions.config import SessionServerConfig
 
 HELLO = ("user", "hello there")
 
@@ -214,3 +218,18 @@ def test_one_idempotency_key_gives_one_answer(bench, talk, Reply, speaker):
         answer = session.post(speaker, speaker.body([HELLO]), headers={"Idempotency-Key": "k"})
         assert speaker.said(answer.json()).text == "once"
     assert len(engine.calls) == 1
+
+
+def test_sessions_and_router_in_one_process_speak_every_dialect(bench, Reply, speaker, read_events):
+    _, engine = bench.engine(lambda prompt, body: Reply("yes"))
+    sessions = create_session_app(
+        SessionServerConfig(engine_url=engine, model_dir=bench.model_dir, token="t"), chat=bench.chat
+    )
+    url = bench.serve(create_router_app(RouterConfig(workers=(engine,), token="t"), sessions=sessions))
+    http = bench.client(url, headers={"x-api-key": "t"})
+    session = http.post("/sessions").json()["session_id"]
+    path = f"/sessions/{session}{speaker.path}"
+    assert speaker.said(http.post(path, json=speaker.body([HELLO])).json()).text == "yes"
+    streamed = http.post(path, json=speaker.body([HELLO], **speaker.stream_fields))
+    assert speaker.read_stream(read_events(streamed.text)).text == "yes"
+    assert http.post(f"/sessions/none{speaker.path}", json=speaker.body([HELLO])).status_code == 404

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from miles_core.errors import SessionError
+from miles_router.sessions.dialects.fields import FieldError, brief
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +38,13 @@ MAX_STOPS = 16
 
 
 def check_stop(stop: object, *, name: str = "stop") -> tuple[str, ...]:
-    """Stop texts from a string, a list of strings or None; SessionError 400 names the field otherwise."""
+    """Stop texts from a string, a list of strings or None; FieldError otherwise."""
     texts = [stop] if isinstance(stop, str) else stop
     if stop is None or stop == "":
         return ()
     if not isinstance(texts, list) or len(texts) > MAX_STOPS or not all(_is_text(text) for text in texts):
-        raise SessionError(
-            f"{name}: expected a text or a list of at most {MAX_STOPS} texts that are not empty, found {stop!r}.",
-            status=400,
-        )
+        expected = f"a text or a list of at most {MAX_STOPS} texts that are not empty"
+        raise FieldError(name, f"expected {expected}, found {brief(stop)}.")
     return tuple(dict.fromkeys(texts))
 
 
@@ -60,9 +58,9 @@ def tools_key(tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_tools(tools: object) -> tuple[Mapping[str, Any], ...]:
-    """Tool schemas in OpenAI's chat shape; SessionError 400 otherwise."""
+    """Tool schemas in OpenAI's chat shape; FieldError otherwise."""
     if not isinstance(tools, list | tuple):
-        raise SessionError(f"tools: expected a list, found {type(tools).__name__}.", status=400)
+        raise FieldError("tools", f"expected a list, found {brief(tools)}.")
     return tuple(_tool(tool, place) for place, tool in enumerate(tools))
 
 
@@ -70,10 +68,13 @@ def _tool(tool: Any, place: int) -> Mapping[str, Any]:
     """The schema without what a template must not see: absent values, and `strict`, which constrains no token here."""
     function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str) or not function["name"]:
-        raise SessionError(f'tools.{place}: expected {{"type": "function", "function": {{"name": ...}}}}.', status=400)
-    if not isinstance(function.get("description") or "", str):
-        raise SessionError(f"tools.{place}.function.description: expected a text.", status=400)
-    if not isinstance(function.get("parameters") or {}, Mapping):
-        raise SessionError(f"tools.{place}.function.parameters: expected a JSON schema.", status=400)
+        raise FieldError(
+            f"tools.{place}", f'expected {{"type": "function", "function": {{"name": ...}}}}, found {brief(tool)}.'
+        )
+    description, parameters = function.get("description"), function.get("parameters")
+    if description is not None and not isinstance(description, str):
+        raise FieldError(f"tools.{place}.function.description", f"expected a text, found {brief(description)}.")
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise FieldError(f"tools.{place}.function.parameters", f"expected a JSON schema, found {brief(parameters)}.")
     kept = {name: value for name, value in function.items() if value is not None and name != "strict"}
     return {"type": "function", "function": kept}
