@@ -1,6 +1,7 @@
 """An engine that costs next to nothing: it answers every request with bytes made beforehand, or streams them.
 
-`python engine.py PORT`. `/generate` answers 32 ids at once; `/stream` sends EVENTS events, one a millisecond or faster.
+`python engine.py PORT`. `/generate` answers 32 ids at once; what names a chat or a stream gets EVENTS events, one
+every STEP_S seconds.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ class Engine(asyncio.Protocol):
             length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
             if len(self._data) < end + 4 + length:
                 return
-            path = head.split(b" ", 2)[1]
+            path = b"".join(head.split(b" ", 2)[1:2])
             self._data = self._data[end + 4 + length :]
             if path == b"/generate":
                 self._transport.write(GENERATED)

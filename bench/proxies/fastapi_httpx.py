@@ -1,4 +1,4 @@
-"""The proxy that one writes first: FastAPI takes the request, httpx sends it on. `python fastapi_httpx.py PORT WORKER`."""
+"""The proxy that one writes first: FastAPI takes the request, httpx sends it on. `fastapi_httpx.py PORT WORKER`."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -38,7 +38,9 @@ async def forward(path: str, request: Request) -> StreamingResponse:
         finally:
             await answer.aclose()
 
-    kept = {name: value for name, value in answer.headers.items() if name not in ("transfer-encoding", "date", "server")}
+    kept = {
+        name: value for name, value in answer.headers.items() if name not in ("transfer-encoding", "date", "server")
+    }
     return StreamingResponse(body(), status_code=answer.status_code, headers=kept)
 
 

@@ -11,7 +11,9 @@ CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hello
 
 def request(path: str, body: bytes) -> bytes:
     """A POST with a JSON body."""
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
     return head.encode() + body
 
 

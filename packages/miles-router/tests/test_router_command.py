@@ -60,11 +60,29 @@ def test_a_session_server_alone_in_front_of_an_engine(bench, start, Reply, model
     assert client.get("/list_workers").status_code == 404
 
 
+def test_policy_and_middleware_are_chosen_by_name(bench, start, model_dir):
+    (first, one), (second, two) = bench.engine(), bench.engine()
+    own = ["--policy", "cache_aware,slack=2", "--middleware", f"prefix_tokens,model_dir={model_dir}"]
+    url = start("--worker", f"{one}/v1/", "--worker", two, *own)
+    client = bench.client(url)
+    while any(worker["state"] != "healthy" for worker in client.get("/list_workers").json()["workers"]):
+        pass
+    for _ in range(4):
+        assert client.post("/generate", json={"text": "hello there " * 20}).status_code == 200
+    assert sorted([len(first.calls), len(second.calls)]) == [0, 4]
+    calls = first.calls or second.calls
+    assert all("text" not in call and call["input_ids"] for call in calls)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--engine-url", "http://x"], "--engine-url goes with --model-dir"),
         (["--worker", "nonsense"], "expected a base URL"),
+        (["--policy", "leest_active"], "least_active"),
+        (["--policy", "cache_aware,slack=-1"], "at least 0"),
+        (["--policy", "nowhere:Policy"], "nowhere"),
+        (["--middleware", "prefix_tokens,model_dir=/nowhere"], "tokenizer.json"),
         (["--model-dir", "/nowhere/at/all", "--engine-url", "http://x"], "/nowhere/at/all"),
     ],
 )

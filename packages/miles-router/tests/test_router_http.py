@@ -6,6 +6,8 @@ import time
 import httpx
 import pytest
 
+from miles_router.policies.table import policy_of
+
 GENERATE = {"input_ids": [1, 2, 3], "return_logprob": True}
 
 
@@ -302,3 +304,82 @@ def test_metrics_count_answers_and_show_the_load(bench, Reply):
     assert 'miles_router_answers_total{status="400"} 1.0' in text
     assert f'miles_router_active{{worker="{worker}"}} 0.0' in text
     assert 'miles_router_workers{state="healthy"} 1.0' in text
+
+
+def test_metrics_tell_each_workers_picks_failures_and_state(bench, Reply):
+    _, good = bench.engine()
+    _, bad = bench.engine(lambda prompt, body: Reply(status=500))
+    _, url = bench.router(good, bad, health={"failures": 2, "interval_s": 30.0})
+    client = bench.client(url)
+    for _ in range(8):
+        client.post("/generate", json=GENERATE)
+    text = client.get("/metrics").text
+    assert f'miles_router_picks_total{{worker="{good}"}} 6.0' in text
+    assert f'miles_router_picks_total{{worker="{bad}"}} 2.0' in text
+    assert f'miles_router_failures_total{{worker="{bad}"}} 2.0' in text
+    assert f'miles_router_worker_state{{state="quarantined",worker="{bad}"}} 1.0' in text
+    assert f'miles_router_worker_state{{state="healthy",worker="{bad}"}} 0.0' in text
+    assert 'miles_router_workers{state="healthy"} 1.0' in text
+
+
+def test_statuses_that_http_does_not_know_share_one_series(bench, raw_server):
+    app, url = bench.router(health={"interval_s": 30.0})
+    for status in (299, 599):
+        app.pool.add(raw_server(b"HTTP/1.1 %d Odd\r\ncontent-length: 0\r\n\r\n" % status))
+    for worker in app.pool.workers:
+        app.pool.probe_succeeded(worker, 0)
+    client = bench.client(url)
+    assert {client.post("/x").status_code for _ in range(4)} == {299, 599}
+    assert 'miles_router_answers_total{status="other"} 4.0' in client.get("/metrics").text
+
+
+def served_order(bench, Reply, until, calls, **options) -> list[int]:
+    """Prompt lengths in the order of service, of calls that waited for a worker which takes one at a time."""
+    order = []
+
+    def script(prompt, body):
+        order.append(len(body["input_ids"]))
+        return Reply()
+
+    _, worker = bench.engine(script)
+    app, url = bench.router(max_active_per_worker=1, **options)
+
+    def call(length, headers):
+        httpx.post(f"{url}/generate", json={"input_ids": [1] * length}, headers=headers, timeout=20)
+
+    threads = [threading.Thread(target=call, args=arguments) for arguments in calls]
+    for number, thread in enumerate(threads):
+        thread.start()
+        until(lambda number=number: app.pool.waiting == number + 1, "the call to wait")
+    httpx.post(f"{url}/add_worker", json={"url": worker})
+    for thread in threads:
+        thread.join(20)
+    return order
+
+
+def test_an_interactive_call_is_served_before_batch_calls_that_came_earlier(bench, Reply, until):
+    # What is no number counts as none.
+    calls = [(1, {}), (2, {"X-Priority": "-1"}), (3, {"X-Priority": "2"}), (4, {"X-Priority": "high"})]
+    assert served_order(bench, Reply, until, calls, priority_head_start_s=60.0) == [3, 1, 4, 2]
+
+
+def test_short_calls_come_first_where_the_config_says_so(bench, Reply, until):
+    calls = [(500, {}), (400, {}), (3, {}), (2, {"X-Priority": "0"})]
+    options = {"priority_head_start_s": 60.0, "interactive_bytes": 100}
+    assert served_order(bench, Reply, until, calls, **options) == [3, 500, 400, 2]
+
+
+def test_calls_of_a_session_reach_one_worker_and_the_next_when_it_dies(bench):
+    engines = [bench.engine() for _ in range(3)]
+    _, url = bench.router(*[u for _, u in engines], policy=policy_of("session_affinity"))
+    client = bench.client(url, headers={"X-SMG-Routing-Key": "session-7"})
+    for _ in range(5):
+        client.post("/generate", json=GENERATE)
+    assert sorted(len(engine.calls) for engine, _ in engines) == [0, 0, 5]
+    (home,) = [u for engine, u in engines if engine.calls]
+    client.post("/quarantine", json={"url": home})
+    started = time.monotonic()
+    for _ in range(2):
+        assert client.post("/generate", json=GENERATE).status_code == 200
+    assert time.monotonic() - started < 2
+    assert all(engine.headers[0]["x-smg-routing-key"] == "session-7" for engine, _ in engines if engine.headers)

@@ -48,7 +48,7 @@ class RouterConfig(Config):
     """Calls a worker gets at once; 0 sets no limit."""
     max_attempts: int = Field(default=3, gt=0)
     """Workers that are tried while no answer has started."""
-    connect_timeout_s: float = Field(default=2.0, gt=0)
+    connect_timeout_s: float = Field(default=5.0, gt=0)
     """Longest a connection to a worker may take."""
     idle_timeout_s: float = Field(default=600.0, gt=0)
     """Longest a worker may stay silent, before its answer or within it."""

@@ -59,7 +59,9 @@ class CacheAware(Policy):
     def __init__(self, config: CacheAwareConfig) -> None:
         self._config = config
         self._memories: dict[str, _Memory] = {}
-        self._mean_prompt = 0.0
+        self._prompts = 0.0
+        self._prompt_bytes = 0.0
+        """Recent prompts and their bytes, both faded alike."""
 
     def added(self, worker: Worker) -> None:
         """Begin with an empty memory, and the mean share of recent traffic, so that the others lose nothing at once."""
@@ -91,7 +93,8 @@ class CacheAware(Policy):
         fade = 1.0 - 1.0 / (self._config.window_prompts * max(1, len(self._memories)))
         for memory in self._memories.values():
             memory.recent *= fade
-        self._mean_prompt = self._mean_prompt * fade + len(facts.prefix) * (1.0 - fade)
+        self._prompts = self._prompts * fade + 1.0
+        self._prompt_bytes = self._prompt_bytes * fade + len(facts.prefix)
         memory = self._memories[worker.url]
         memory.recent += len(facts.prefix)
         memory.tree.insert(facts.prefix)
@@ -103,16 +106,20 @@ class CacheAware(Policy):
         """
         poorest = min(candidates, key=self._evenly)
         mean = sum(self._memories[worker.url].recent for worker in candidates) / len(candidates)
-        if 2 * self._memories[poorest.url].recent + self._config.slack * self._mean_prompt < mean:
+        if 2 * self._memories[poorest.url].recent + self._slack() < mean:
             return poorest
         return None
 
     def _fair(self, candidates: list[Worker]) -> list[Worker]:
         """Those that carry no more than their share of recent traffic; never empty."""
         shares = [self._memories[worker.url].recent for worker in candidates]
-        bound = self._config.load_factor * sum(shares) / len(shares) + self._config.slack * self._mean_prompt
+        bound = self._config.load_factor * sum(shares) / len(shares) + self._slack()
         bound = max(bound, min(shares))  # a mean of equal numbers may round to less than each of them
         return [worker for worker, share in zip(candidates, shares, strict=True) if share <= bound]
+
+    def _slack(self) -> float:
+        """Bytes of so many prompts of the mean length as the config leaves free."""
+        return self._config.slack * self._prompt_bytes / max(self._prompts, 1.0)
 
     def _evenly(self, worker: Worker) -> tuple[int, float, int]:
         return worker.active, self._memories[worker.url].recent, worker.turn
