@@ -40,7 +40,7 @@ class ScriptedEngine:
 
     async def generate(self, body, *, routing_key, first_row=0) -> Generation:
         number = len(self.seeds)
-        prompt = tuple(body["input_ids"])
+        prompt = tuple(body["input_ids"].tolist())
         self.seeds.append((prompt, body["sampling_params"]["sampling_seed"]))
         await asyncio.sleep(0)
         if self.fails:

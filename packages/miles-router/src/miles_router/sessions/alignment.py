@@ -31,12 +31,14 @@ class Placed:
     trimmed: int
 
 
-def digest_of(ids: Sequence[int]) -> bytes:
+def digest_of(ids: Sequence[int] | NDArray[np.int32]) -> bytes:
     """One value for a sequence of token ids."""
     return bytes(xxhash.xxh3_128_digest(np.asarray(ids, dtype="<i4").tobytes()))
 
 
-def align(ids: Sequence[int], outputs: Sequence[Output], *, may_trim: Collection[int]) -> list[Placed]:
+def align(
+    ids: Sequence[int] | NDArray[np.int32], outputs: Sequence[Output], *, may_trim: Collection[int]
+) -> list[Placed]:
     """Find each output in the accumulated ids, greedily and in order; SessionError 422 when anything does not fit.
 
     An output begins where its prompt ended, and what stands before it is exactly that prompt. It may lack its last id,

@@ -115,7 +115,9 @@ class EngineClient:
         headers = {"X-SMG-Routing-Key": routing_key}
         if self._experts is not None:
             body = {**body, "return_routed_experts": True}
-        return self._session.post(f"{self._url}/generate", data=orjson.dumps(body), headers=headers)
+        return self._session.post(
+            f"{self._url}/generate", data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), headers=headers
+        )
 
     def _calling(self) -> "_Faults":
         return _Faults(self._url, self._silence_s)

@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from miles_core import seeds
 from miles_core.errors import SessionError, TokenError
 from miles_router.sessions.config import SessionServerConfig
@@ -35,7 +38,7 @@ class TurnPlan:
     end: int
     new_messages: tuple[Mapping[str, Any], ...]
     transcript: Transcript
-    prompt_ids: tuple[int, ...]
+    prompt_ids: NDArray[np.int32]
     room: int
     sampling: Mapping[str, Any]
     dialect: str
@@ -67,7 +70,7 @@ def plan_turn(
     keys = session.tree.keys(request.messages)
     parent = session.tree.attach(request.messages, keys, tools_key=key)
     transcript, why_not = _transcript(session, parent, request, chat, config, tools)
-    prompt_ids = transcript.ids
+    prompt_ids = _prompt_ids(parent if why_not is None else None, transcript)
     digest = request_digest(keys, key)
     depth = 0 if parent is None else parent.depth + 1
     room = limits.room(len(prompt_ids), most=session.spec.max_seq_len)
@@ -96,11 +99,20 @@ def plan_turn(
     )
 
 
+def _prompt_ids(parent: Turn | None, transcript: Transcript) -> NDArray[np.int32]:
+    """All ids of the transcript; those that it has from `parent` are there already."""
+    own = np.fromiter((number for span in transcript.last.spans for number in span.ids), dtype=np.int32)
+    if parent is None or parent.generation is None or transcript.parent is None:
+        return own if transcript.parent is None else np.asarray(transcript.ids, dtype=np.int32)
+    # A sampled stop that gave way to the template's is no part of the prompt.
+    return np.concatenate([parent.all_ids()[: transcript.parent.num_tokens], own])
+
+
 def prompt_tokens(session: Session, request: TurnRequest, chat: ChatTokenizer, config: SessionServerConfig) -> int:
     """Tokens of the request's prompt; changes nothing."""
     tools = request.tools if request.tools is not None else session.spec.tools or ()
     parent = session.tree.attach(request.messages, session.tree.keys(request.messages), tools_key=tools_key(tools))
-    return len(_transcript(session, parent, request, chat, config, tools)[0].ids)
+    return _transcript(session, parent, request, chat, config, tools)[0].num_tokens
 
 
 def _transcript(

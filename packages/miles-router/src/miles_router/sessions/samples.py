@@ -81,7 +81,7 @@ def _prove(end: Turn, chat: ChatTokenizer) -> _Proof:
         for turn in trajectory
         if turn.generation is not None
     ]
-    placed = align(end.transcript.ids, outputs, may_trim=chat.stop_token_ids)
+    placed = align(end.all_ids(), outputs, may_trim=chat.stop_token_ids)
     if [(each.start, each.end) for each in placed] != list(_sampled_places(end.transcript.pieces())):
         raise SessionError(
             f"samples cannot be assembled: sampled tokens of turn {end.turn_id} do not lie where they were sampled.",

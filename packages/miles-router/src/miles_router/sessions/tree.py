@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import orjson
 import xxhash
+from numpy.typing import NDArray
 
 from miles_router.sessions.generation import Generation
 from miles_router.sessions.matchers import Matcher
@@ -51,6 +54,10 @@ class Turn:
     """What the dialect needs to know when a later request refers to this turn; JSON values."""
     not_extendable: str | None = None
     """Why the parent's tokens could not be continued, where they could not."""
+    ids: NDArray[np.int32] | None = None
+    """All ids up to this turn's last, kept while nothing continues it: the next prompt begins with them."""
+    score: int = 0
+    """How well the answer agrees with itself."""
     delivered: bool = False
     """A client was there to take the answer, or came back to it."""
 
@@ -58,6 +65,14 @@ class Turn:
     def finish(self) -> str:
         """`stop` or `length`."""
         return self.generation.finish if self.generation is not None else "length"
+
+    def all_ids(self) -> NDArray[np.int32]:
+        """The ids of its trajectory up to its last."""
+        if self.ids is not None:
+            return self.ids
+        pieces = self.transcript.pieces()
+        ids = chain.from_iterable(span.ids for piece in pieces for span in piece.spans)
+        return np.fromiter(ids, dtype=np.int32, count=self.transcript.num_tokens)
 
     def line(self) -> "list[Turn]":
         """The turns from the conversation's first to this one."""
@@ -151,6 +166,9 @@ class TurnTree:
         for key in (*turn.keys, self._key(turn.message)):
             node = node.children.setdefault(key, _Node())
         node.turns.append(turn)
+        turn.score = self._matcher.agreement(turn.message, turn.message) or 0
+        if turn.parent is not None:
+            turn.parent.ids = None
         self._nodes[turn] = node
         self.turns.append(turn)
 
@@ -170,11 +188,14 @@ class TurnTree:
         chosen = None
         for turn in turns:
             so_far = scores.get(turn.parent)
-            here = self._matcher.agreement(turn.message, messages[turn.end - 1]) if so_far is not None else None
+            here = None if so_far is None else self._agreement(turn, messages[turn.end - 1])
             score = scores[turn] = None if so_far is None or here is None else so_far + here
             if score is not None and (best is None or (score, turn.repeat, turn.number) > best):
                 best, chosen = (score, turn.repeat, turn.number), turn
         return chosen
+
+    def _agreement(self, turn: Turn, sent: Message) -> int | None:
+        return turn.score if sent == turn.message else self._matcher.agreement(turn.message, sent)
 
 
 def _take(taken: set[int]) -> int:

@@ -1,8 +1,11 @@
 """Running one planned turn: the engine samples it, the log keeps it, the tree takes it in, its callers get it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from miles_core.errors import EngineError, MilesError, SessionError
 from miles_router.sessions.alignment import digest_of
@@ -127,7 +130,12 @@ def build_turn(session: Session, plan: TurnPlan, generation: Generation | None, 
         transcript=transcript,
         prompt_tokens=len(plan.prompt_ids),
         prompt_digest=digest_of(plan.prompt_ids),
+        ids=plan.prompt_ids if generation is None else _followed_by(plan.prompt_ids, generation.ids),
         generation=generation,
         not_extendable=plan.not_extendable,
         delivered=delivered,
     )
+
+
+def _followed_by(prompt: NDArray[np.int32], ids: Sequence[int]) -> NDArray[np.int32]:
+    return np.concatenate([prompt, np.fromiter(ids, dtype=np.int32, count=len(ids))])
