@@ -1,6 +1,7 @@
 """The assistant message as it grows, in OpenAI's streaming shape."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any, Literal
 
 from miles_tito.parsers.calls import Call, call_id, function_call, invalid_call
@@ -27,9 +28,13 @@ class Turn:
         self._wrote: set[Part] = set()
 
     def collected(self) -> list[Delta]:
-        """The deltas since the last time."""
+        """The deltas since the last time, texts that follow each other as one."""
         found, self._deltas = self._deltas, []
-        return found
+        merged: list[Delta] = []
+        for part, group in groupby(found, key=_text_part):
+            run = list(group)
+            merged += [{part: "".join(delta[part] for delta in run)}] if part else run
+        return merged
 
     def write(self, part: Part, text: str) -> None:
         """Text of the content or of the reasoning."""
@@ -44,7 +49,7 @@ class Turn:
         body = text.rstrip("\n")
         if body:
             self._wrote.add(part)
-            self._add_text(part, self._released() + body)
+            self._deltas.append({part: self._released() + body})
         self._hold(text[len(body) :])
 
     def mark(self, *, forget: bool = False) -> None:
@@ -64,7 +69,7 @@ class Turn:
         """The turn is over: newlines that end a text are text, those after a mark are not."""
         rest = self._released()
         if rest and not self._after_mark:
-            self._add_text(part, rest)
+            self._deltas.append({part: rest})
 
     def call(self, call: Call) -> None:
         """A call that was read."""
@@ -90,11 +95,9 @@ class Turn:
         self._calls += 1
         self.mark()
 
-    def _add_text(self, part: Part, text: str) -> None:
-        if self._deltas and set(self._deltas[-1]) == {part}:
-            self._deltas[-1] = {part: self._deltas[-1][part] + text}
-        else:
-            self._deltas.append({part: text})
+
+def _text_part(delta: Delta) -> str | None:
+    return next((part for part in ("content", "reasoning_content") if part in delta), None)
 
 
 def join_deltas(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
