@@ -1,6 +1,13 @@
 """In front of servers that know nothing of SGLang: how they are probed, and what a base URL may look like."""
 
 import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -83,3 +90,46 @@ def test_without_a_weight_version_a_server_gets_calls_only_while_none_is_asked_f
     assert answer.status_code == 503
     assert "weight version None" in answer.json()["error"]["message"]
     assert app.pool.workers[0].active == 0
+
+
+def test_a_worker_behind_tls_is_reached_by_its_name(bench, tmp_path):
+    """The router as a process that trusts one certificate; the server's name is checked against it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    make += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    names = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            names.append(self.headers["host"])
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        do_GET = do_POST
+
+        def log_message(self, *arguments):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        host = f"localhost:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, "-m", "miles_router", "--port", "0", "--worker", f"https://{host}/v1"]
+        environ = {**os.environ, "SSL_CERT_FILE": str(certificate)}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as process:
+            url = process.stdout.readline().removeprefix("listening on ").strip()
+            found = [httpx.post(f"{url}/v1/chat/completions", json=CHAT, timeout=20) for _ in range(2)]
+            process.terminate()
+        server.shutdown()
+    assert [(answer.status_code, answer.json()) for answer in found] == [(200, {})] * 2
+    assert set(names) == {host}

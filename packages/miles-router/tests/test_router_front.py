@@ -307,7 +307,7 @@ PIECES = st.sampled_from(
 )
 
 
-def test_no_bytes_make_it_fail_or_leak(bench, until):
+def test_no_bytes_make_it_fail_or_leak(bench, until, caplog):
     """Whatever is sent, the answers are of the 2xx to 4xx kind, the connection ends, and the router goes on."""
     _, worker = bench.engine()
     app, url = bench.router(worker)
@@ -326,3 +326,4 @@ def test_no_bytes_make_it_fail_or_leak(bench, until):
     until(lambda: app.pool.workers[0].active == 0, "the counts to return to zero")
     until(lambda: not app.front.connections, "the connections to be closed")
     assert httpx.post(f"{url}/generate", content=BODY).status_code == 200
+    assert [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from miles_core import env
 from miles_core.errors import ConfigError, MilesError
 from miles_router.app import create_router_app
-from miles_router.config import RouterConfig
+from miles_router.config import HealthConfig, RouterConfig
 from miles_router.middleware.table import middleware_of
 from miles_router.policies.table import POLICY_NAMES, policy_of
 from miles_router.serve import bind, run, url_of
@@ -72,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
         "--processes", type=int, default=1, metavar="N", help="session server processes that share the log (1)"
     )
     options.add_argument("--max-connections", type=int, metavar="N", help="connections beyond this are answered 503")
+    options.add_argument("--probe-interval", type=float, default=1.0, metavar="S", help="between probes (1)")
     options.add_argument("--drain", type=float, default=10.0, metavar="S", help="for calls to end after SIGTERM (10)")
     options.add_argument("--reuse-port", action="store_true", help="share the port with the process to be replaced")
     options.add_argument("--log-level", default="warning", choices=["debug", "info", "warning", "error"])
@@ -131,6 +132,7 @@ def _app(options: argparse.Namespace, *, own_url: str) -> object:
         token=token,
         worker_token=engine_token,
         queue_timeout_s=options.queue_timeout,
+        health=HealthConfig(interval_s=options.probe_interval),
         policy=policy_of(options.policy),
         middleware=tuple(middleware_of(text) for text in options.middleware),
     )

@@ -25,6 +25,8 @@ def bind(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if reuse_port and not hasattr(socket, "SO_REUSEPORT"):
+            raise ConfigError("this system cannot share a port; start without it.")
         if reuse_port:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
