@@ -24,6 +24,7 @@ class Outcome:
     step: Step
     finding: Finding
     refusal: NotExtendable | None
+    transcript: Transcript
     wrong: str = ""
 
     @property
@@ -86,14 +87,14 @@ class Duel:
         try:
             grown = self.chat.append(done, step.new)
         except NotExtendable as refusal:
-            return Outcome(step, finding, refusal), done
+            return Outcome(step, finding, refusal, done), done
         wrong = "" if finding.broken else self._wrong(grown, finding)
         sampled = [span for span in grown.spans if span.origin is Origin.SAMPLED]
         if sampled[-1].ids not in (tuple(ids), tuple(ids[:-1])):
             wrong = wrong or "the sampled ids changed"
         if self.chat.verify(grown).hard:
             wrong = wrong or f"verify finds {self.chat.verify(grown).first}"
-        return Outcome(step, finding, None, wrong), grown
+        return Outcome(step, finding, None, grown, wrong), grown
 
     def _ids(self, walk: Walk, finding: Finding, step: Step, sample: Ids | None) -> list[int]:
         stops = self.chat.profile.stops

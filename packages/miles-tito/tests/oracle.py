@@ -258,10 +258,11 @@ class Oracle:
                 return f"the turn's {words_of(part)} is lost"
         last = -1
         for message in new:
-            places = [text.find(word) for word in words_of(message)]
+            words = words_of({**message, "content": _said(message)})
+            places = [text.find(word) for word in words]
             if -1 in places:
                 return f"a new {message['role']} message is lost"
-            if any(text.count(word) > 1 for word in words_of(message)):
+            if any(text.count(word) > 1 for word in words):
                 return f"a new {message['role']} message is repeated"
             if min(places) < last:
                 return f"a new {message['role']} message is moved"
@@ -318,6 +319,12 @@ class Oracle:
                 return f"{sorted(foreign)} stand between the fixed texts"
             cursor = at + least
         return ""
+
+
+def _said(message: Message) -> str:
+    """The content without what an assistant thought before it: templates may strip that from a text as they like."""
+    content = str(message["content"])
+    return content.rpartition("</think>")[2] if message["role"] == "assistant" else content
 
 
 def _all_words(message: Message) -> set[str]:
