@@ -182,3 +182,28 @@ def test_a_service_that_cannot_work_exits_with_2(arguments, capsys):
     assert "Traceback" not in told.err
     assert told.err
     assert not told.out
+
+
+def test_check_template_takes_the_options_of_the_verifier_alone():
+    import typer
+
+    from miles_cli.app import app
+    from miles_tito.verify.__main__ import _parser
+
+    command = typer.main.get_command(app).commands["check-template"]
+    here = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    there = {option for action in _parser()._actions for option in action.option_strings or [action.dest]}
+    assert here - {"--help", "-h"} == there - {"--help", "-h"}
+
+
+def test_check_template_writes_a_report_for_a_ci_beside_the_text(tmp_path: Path, capsys):
+    from xml.etree import ElementTree
+
+    template = tmp_path / "sound.jinja"
+    template.write_text(CHATML)
+    report = tmp_path / "report.xml"
+    options = ["--no-tools", "--thinking", "off", "--format", "junit", "--output", str(report)]
+    assert execute(["check-template", str(template), *options]) == 0
+    assert "sound.jinja: sound" in capsys.readouterr().out
+    root = ElementTree.parse(report).getroot()
+    assert (int(root.get("tests")), root.get("failures")) == (len(list(root.iter("testcase"))), "0")
