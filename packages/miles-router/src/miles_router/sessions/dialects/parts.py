@@ -1,7 +1,7 @@
 """An answer as parts in the order of their making: reasoning, text, and tool calls, each growing until it is closed."""
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from miles_router.sessions.attempt import Attempt, Delta
@@ -11,15 +11,20 @@ PartKind = Literal["reasoning", "text", "call"]
 
 @dataclass(slots=True, kw_only=True)
 class Part:
-    """One part. number: its place among the parts. text: the text, or a call's arguments. call: id and name."""
+    """One part. number: its place among the parts. pieces: of its text, or of a call's arguments."""
 
     number: int
     kind: PartKind
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
     call_id: str = ""
     name: str = ""
     index: int = -1
     """A call's place among the calls."""
+
+    @property
+    def text(self) -> str:
+        """What it says so far."""
+        return "".join(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class PartBuilder:
 
     def _grow(self, text: str) -> Iterator[Step]:
         if self._open is not None and text:
-            self._open.text += text
+            self._open.pieces.append(text)
             yield Grew(self._open, text)
 
     def _close(self) -> Iterator[Step]:
