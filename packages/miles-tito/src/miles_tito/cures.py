@@ -15,6 +15,9 @@ from miles_tito.switches import switches
 Message = Mapping[str, Any]
 
 
+_MAX_KNOWN = 256
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cure:
     """help: one sentence. arguments: the template arguments it asks for, if it does."""
@@ -24,7 +27,7 @@ class Cure:
 
 
 class Cures:
-    """The cures found for one template, each looked for once."""
+    """The cures found for one template, each looked for once (a reason may quote a message, so they are bounded)."""
 
     def __init__(self, prover: Prover) -> None:
         self._prover = prover
@@ -34,6 +37,8 @@ class Cures:
         """The refusal with what would let that kind of append through, where something does."""
         key = (kind_of(turn, new, with_tools=with_tools), error.reason)
         if key not in self._known:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
             self._known[key] = cure_for(self._prover, turn, new, with_tools=with_tools)
         cure = self._known[key]
         return error if cure is None else error.with_help(cure.help, cure.arguments)
