@@ -111,13 +111,17 @@ IDS = ["", "..", "%00", "x" * 5000, "\U0001f642", "a/b", "'; --", "0" * 16]
 
 @dataclass(frozen=True)
 class Wire:
-    """One request as the server sees it. cut: the caller leaves after so many pieces of the body."""
+    """One request as the server sees it.
+
+    cut: the caller leaves after so many pieces of the body. leave: after so many messages of the answer.
+    """
 
     method: str
     path: str
     headers: tuple[tuple[bytes, bytes], ...]
     pieces: tuple[bytes, ...]
     cut: int | None
+    leave: int | None = None
 
 
 def spoilt(rng: random.Random, session: str) -> Wire:
@@ -139,7 +143,8 @@ def spoilt(rng: random.Random, session: str) -> Wire:
     step = rng.choice((len(data) or 1, 7, 1000))
     pieces = tuple(data[start : start + step] for start in range(0, len(data), step))
     cut = rng.randrange(len(pieces) + 1) if rng.random() < 0.05 else None
-    return Wire(method, path, tuple(headers), pieces, cut)
+    leave = rng.choice((0, 1, 2, 3, 5)) if rng.random() < 0.1 else None
+    return Wire(method, path, tuple(headers), pieces, cut, leave)
 
 
 def _spoil_json(rng: random.Random, value: Any) -> Any:
@@ -211,13 +216,15 @@ class FuzzServer:
 
     async def call(self, wire: Wire) -> Answer:
         answer = Answer()
-        sent = 0
+        sent = answered = 0
         gone = asyncio.Event()
 
         async def receive() -> dict[str, Any]:
             nonlocal sent
             if wire.cut is not None and sent >= wire.cut:
                 return {"type": "http.disconnect"}
+            if wire.leave == 0:
+                gone.set()
             if sent <= len(wire.pieces):
                 body = wire.pieces[sent] if sent < len(wire.pieces) else b""
                 sent += 1
@@ -226,6 +233,10 @@ class FuzzServer:
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
+            nonlocal answered
+            answered += 1
+            if answered == wire.leave:
+                gone.set()
             if message["type"] == "http.response.start":
                 answer.status = message["status"]
                 answer.headers = {name.lower(): value for name, value in message["headers"]}
