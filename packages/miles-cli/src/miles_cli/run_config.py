@@ -132,8 +132,9 @@ class SessionsSection(Config):
 
     template_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the chat template, the same for every render."""
-    matcher: Literal["loose_tool_call", "strict", "role_content"] = "loose_tool_call"
-    """How a request's history is compared with recorded turns."""
+    matcher: str = "loose_tool_call"
+    """How a request's history is compared with recorded turns: `loose_tool_call`, `strict`, `role_content`, or
+    `module:attribute`."""
     after_length: Literal["branch", "close", "refuse"] = "branch"
     """What a request does that continues a turn cut off by its length."""
     keep_retries: bool = False
@@ -142,6 +143,16 @@ class SessionsSection(Config):
     """Turns recorded in one session."""
     ttl_s: float = Field(default=3600.0, gt=0)
     """A session without a call for this long is deleted."""
+    samples_per: Literal["leaf", "turn"] = "leaf"
+    """One sample for each trajectory, or one for each turn with all before it masked."""
+    sample_picker: str = "leaves"
+    """Which trajectories become samples: `leaves`, `all_leaves`, `longest_leaf`, or `module:attribute`."""
+    sample_processors: tuple[str, ...] = ()
+    """What samples go through before they are handed out, each as `module:attribute`."""
+    return_routed_experts: bool = False
+    """Ask the engines for the experts that each token was sent to, and keep them for the samples."""
+    fsync: Literal["none", "interval", "always"] = "interval"
+    """When the log of the sessions, in the run folder, is forced to the disk."""
 
 
 class RunConfig(Config):

@@ -111,7 +111,8 @@ class Startup:
     async def _start_sessions(self, processes: Processes, router: "asyncio.Future[RouterClient]") -> str:
         await processes.call("sessions", "to import", "prepare", wiring.warm_sessions)
         model, client = await self.model(), await asyncio.shield(router)
-        start = ("start", wiring.sessions, self._rl.sessions, model, client.url, client.token, self._token)
+        log = self._folder.logs / "sessions"
+        start = ("start", wiring.sessions, self._rl.sessions, model, client.url, client.token, self._token, log)
         return str(await processes.call("sessions", "to serve", *start))
 
     async def _start_rollouts(

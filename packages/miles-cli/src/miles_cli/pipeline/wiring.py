@@ -91,15 +91,21 @@ def warm_sessions() -> None:
 
 
 def sessions(
-    section: SessionsSection, model: Path, router_url: str, router_token: str | None, token: str | None
+    section: SessionsSection, model: Path, router_url: str, router_token: str | None, token: str | None, log: Path
 ) -> Server:
-    """The session server in front of the router, listening on loopback."""
+    """The session server in front of the router, on loopback. log: the folder that keeps its sessions."""
     from miles_router.serve import ServerThread
     from miles_router.sessions.app import create_session_app
     from miles_router.sessions.config import SessionServerConfig
+    from miles_router.sessions.log.config import LogConfig
 
     config = SessionServerConfig(
-        engine_url=router_url, engine_token=router_token, token=token, model_dir=model, **section.model_dump()
+        engine_url=router_url,
+        engine_token=router_token,
+        token=token,
+        model_dir=model,
+        log=LogConfig(folder=log, fsync=section.fsync),
+        **section.model_dump(exclude={"fsync"}),
     )
     return ServerThread(create_session_app(config)).start()
 

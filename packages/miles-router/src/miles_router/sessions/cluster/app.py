@@ -13,10 +13,13 @@ from yarl import URL
 from miles_core.errors import ConfigError, SessionError
 from miles_router.answers import Receive, Scope, Send
 from miles_router.headers import HOP_BY_HOP, REQUEST_DROPS, passed_on
+from miles_router.sessions.assembly import Assembler
 from miles_router.sessions.cluster.processes import Cluster
 from miles_router.sessions.config import SessionServerConfig
 from miles_router.sessions.front import Front, refuse
 from miles_router.sessions.log.shards import num_shards
+from miles_router.sessions.matchers import matcher_named
+from miles_tito import ChatTokenizer
 
 SHARDS = 64
 """Shards of a new log: enough that a few processes get even shares."""
@@ -37,6 +40,7 @@ class ClusterApp(FastAPI):
         super().__init__(title="miles-sessions", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
         if config.log is None:
             raise ConfigError("several session processes share their sessions through a log; give it a folder.")
+        _check(config)
         shards = num_shards(config.log, default=SHARDS)
         self.config = config.model_copy(
             update={"log": config.log.model_copy(update={"shards": shards}), "shards_on_demand": True}
@@ -130,6 +134,12 @@ class ClusterApp(FastAPI):
             data=body or None,
             headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields],
         )
+
+
+def _check(config: SessionServerConfig) -> None:
+    """Raise here what every process would fail with."""
+    matcher_named(config.matcher)
+    Assembler(config, ChatTokenizer.from_pretrained(config.model_dir, template_kwargs=dict(config.template_kwargs)))
 
 
 async def _pass_on(answer: aiohttp.ClientResponse, send: Send, *, deleted_before: bool) -> None:
