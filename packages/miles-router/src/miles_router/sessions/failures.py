@@ -24,8 +24,8 @@ def failure_answer(error: MilesError, scope: Scope) -> Response:
     if isinstance(error, EngineAnswerError):
         if error.retry_after:
             headers["Retry-After"] = error.retry_after
-        told = _told(error.body)
-        if told is not None and dialect_of(scope) is not ANTHROPIC:
+        told, openai_shape = _told(error.body)
+        if openai_shape and dialect_of(scope) is not ANTHROPIC:
             return Response(error.body, status_code=status or 502, media_type="application/json", headers=headers)
         message = told or message
     failure = Failure(
@@ -39,12 +39,14 @@ def failure_answer(error: MilesError, scope: Scope) -> Response:
     return Response(body, status_code=failure.status, media_type="application/json", headers=headers)
 
 
-def _told(body: bytes) -> str | None:
-    """The message of an error in OpenAI's shape, None for another shape."""
+def _told(body: bytes) -> tuple[str | None, bool]:
+    """The message of an engine's error, None without one; and whether the body has OpenAI's shape."""
     try:
         found: Any = orjson.loads(body)
     except orjson.JSONDecodeError:
-        return None
+        return None, False
     error = found.get("error") if isinstance(found, dict) else None
-    message = error.get("message") if isinstance(error, dict) else None
-    return message if isinstance(message, str) else None
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        return error["message"], True
+    message = found.get("message") if isinstance(found, dict) else None
+    return (message, False) if isinstance(message, str) else (None, False)
