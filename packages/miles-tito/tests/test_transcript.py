@@ -171,9 +171,13 @@ def test_memory_grows_with_what_is_new_and_branches_share_the_rest(chat_for, enc
 
 def test_a_chain_of_five_thousand_turns_is_shown_copied_compared_and_freed(chat_for, encode):
     chat = chat_for("chatml")
-    ids = encode(chat, "a<|im_end|>")
-    transcript = grown_by(chat, chat.begin([USER]), ids, 5000)
+    step = grown_by(chat, chat.begin([USER]), encode(chat, "a<|im_end|>"), 1)
+    turn, answer = step.pieces()[1:]
+    transcript = step
+    for number in range(2, 5001):
+        transcript = transcript._with(turn, awaits_turn=False, num_turns=number)._with(answer, awaits_turn=True)
     assert transcript.num_turns == 5000
+    assert len(transcript.ids) == transcript.num_tokens
     assert len(repr(transcript)) < 300
     assert copy.copy(transcript) is transcript
     assert copy.deepcopy(transcript) is transcript
