@@ -167,6 +167,7 @@ def test_an_escaped_control_path_is_still_the_routers_own(bench):
         (b"GET /echo HTTP/1.1\r\nhost: x\r\nx: a\rb\r\n\r\n", 400),
         (b"GET /" + b"a" * 70_000, 431),
         (b"GET /echo HTTP/1.1\r\n" + b"x-pad: " + b"y" * 70_000, 431),
+        (b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
         (b"CONNECT other:443 HTTP/1.1\r\nhost: other:443\r\n\r\n", 405),
     ],
 )

@@ -257,7 +257,8 @@ class Exchange:
     def _go_to(self, lease: Lease) -> None:
         self._lease = lease
         origin = self._origin = self._proxy.origin(lease.worker.url)
-        connection = self._proxy.upstream.idle(origin)
+        # A kept connection may turn out to be closed; what cannot be sent a second time goes over a new one.
+        connection = self._proxy.upstream.idle(origin) if self._whole else None
         if connection is not None:
             self._send(connection)
         else:

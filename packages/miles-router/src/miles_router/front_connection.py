@@ -200,9 +200,9 @@ class FrontConnection(asyncio.Protocol):
         self._current = request
         front = self.front
         self.deadline = self._loop.time() + front.config.body_timeout_s
-        if request.method == b"CONNECT":
+        if (fault := request.fault()) is not None:
             request.keep_alive = False
-            self._refuse(request, 405, "this is no forward proxy: CONNECT is not served.", {"Allow": "GET, POST"})
+            self._refuse(request, *fault)
             return
         path = request.path()
         direct = front.is_direct(unquote_to_bytes(path) if b"%" in path else path)
@@ -255,11 +255,8 @@ class FrontConnection(asyncio.Protocol):
         if proxy is None:
             self._refuse(request, 503, "the router is not running.", {"Retry-After": "1"})
             return
-        parts = request.parts
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        request.parts = []
         exchange = request.exchange = proxy.exchange(self, request.method, request.target, request.headers)
-        exchange.start(body, length=request.length, complete=request.complete)
+        exchange.start(request.take(), length=request.length, complete=request.complete)
 
     def _refuse(self, request: FrontRequest, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         request.refused = True
@@ -285,6 +282,9 @@ class FrontConnection(asyncio.Protocol):
         elif length is not None and status != 204:
             framing = b"content-length: %d" % length
         self._head = answer_head(status, headers, framing, self.front.date_line, close=not request.keep_alive)
+        if not self._writable and request.exchange is not None:
+            # An earlier answer still waits to be read.
+            request.exchange.caller_is_slow()
 
     def write(self, data: bytes, *, last: bool) -> None:
         """See `Caller`."""

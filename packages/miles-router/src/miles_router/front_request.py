@@ -78,6 +78,20 @@ class FrontRequest:
         self.refused = False
         self.answered = False
 
+    def take(self) -> bytes:
+        """What of the body came and was not handed on."""
+        parts, self.parts = self.parts, []
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def fault(self) -> tuple[int, str] | None:
+        """Status and message for a request that is proper HTTP, but nothing that is served here."""
+        if self.method == b"CONNECT":
+            return 405, "this is no forward proxy: CONNECT is not served."
+        codings = [value for name, value in self.headers if name == b"transfer-encoding"] if self.chunked else []
+        if any(value.strip().lower() != b"chunked" for value in codings):
+            return 501, "expected 'chunked' as the only transfer coding, found another one."
+        return None
+
     def path(self) -> bytes:
         """The path of the target. A target in absolute form is cut to its path and query; `*` has no path."""
         if self.target.startswith(b"/"):
