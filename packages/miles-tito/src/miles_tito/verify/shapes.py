@@ -84,16 +84,31 @@ def verdict_kind(appended: Sequence[Message]) -> str:
     return kind.replace("tool+", "tools+") if "+" in kind else kind
 
 
-def shapes(*, tools: bool, reasoning: bool, lookalikes: str = "<|im_end|> </s> [INST] <think>") -> list[Shape]:
+def shapes(
+    *,
+    tools: bool,
+    reasoning: bool,
+    lookalikes: str = "<|im_end|> </s> [INST] <think>",
+    phrases: Sequence[str] = (),
+) -> list[Shape]:
     """Every shape; those that need tools only with `tools`, turns with reasoning only with `reasoning`.
 
-    lookalikes: control tokens spelled out, put into the text of messages.
+    lookalikes: control tokens spelled out, put into the text of messages. phrases: texts that the template looks for.
     """
     say = Words(reasoning=reasoning)
     found = [*_dialogues(say), *_late_messages(say), *_contents(say, lookalikes), *_long_prompts(say)]
+    if phrases:
+        found += _phrased(say, " ".join(phrases))
     if not tools:
         return found
     return [*found, *_tool_shapes(say), *_tool_contents(say, lookalikes), *_long_tool_prompts(say)]
+
+
+def _phrased(say: Words, phrases: str) -> Iterator[Shape]:
+    system, user = say.system(), say.user(f" {phrases}")
+    ruled = {**system, "content": f"{system['content']} {phrases}"}
+    prompt = (ruled, user)
+    yield Shape(name="a prompt in the template's own words", messages=(*prompt, say.answer(), say.user()), plain=False)
 
 
 def _dialogues(say: Words) -> Iterator[Shape]:

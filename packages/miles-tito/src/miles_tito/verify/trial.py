@@ -15,6 +15,9 @@ from miles_tito.verify.report import Failure
 from miles_tito.verify.shapes import TOOLS, Shape, shapes, verdict_kind
 from miles_tito.verify.turns import turn_ids
 
+_MOST = 60
+"""Phrases of one template that a prompt says at most."""
+
 Message = Mapping[str, Any]
 Check = Callable[[Grown], Failure | None]
 
@@ -114,8 +117,9 @@ class Trial:
 def runs(chat: ChatTokenizer, *, tools: bool, thinking: bool | None) -> list[Run]:
     """Every shape with and without reasoning, and, where it does not need tools, with and without these."""
     found = []
+    spelled, phrases = " ".join(lookalikes(chat)), chat.template.phrases[:_MOST]
     for reasoning in (False, True) if thinking is None else (thinking,):
-        for shape in shapes(tools=tools, reasoning=reasoning, lookalikes=" ".join(lookalikes(chat))):
+        for shape in shapes(tools=tools, reasoning=reasoning, lookalikes=spelled, phrases=phrases):
             for given in (TOOLS,) if shape.needs_tools else ((), TOOLS) if tools else ((),):
                 extra = [", with tools"] if given and not shape.needs_tools else []
                 extra += [", with reasoning"] if reasoning else []
