@@ -1,6 +1,6 @@
 """Several session server processes behind one port: a session outlives the process that had it."""
 
-import json
+import asyncio
 import os
 import signal
 import subprocess
@@ -127,48 +127,76 @@ def test_a_conversation_goes_on_when_its_process_is_killed_and_again_when_it_is_
     assert all(client.delete(f"/sessions/{session}").status_code == 204 for session in sessions)
 
 
-def test_no_answer_that_a_client_got_is_lost_when_everything_is_killed_under_load(bench, front, Reply, chat, until):
-    lock, numbers = threading.Lock(), iter(range(100_000))
+async def converse(http, session, got, stop) -> None:
+    """Talk until told to stop or cut off; every call has a deadline, and what was answered is remembered."""
+    messages = [USER]
+    while not stop.is_set():
+        try:
+            path = f"/sessions/{session}/v1/chat/completions"
+            answer = await http.post(path, json={"messages": messages}, timeout=60)
+        except httpx.TransportError:
+            return
+        if answer.status_code != 200:
+            return
+        message = answer.json()["choices"][0]["message"]
+        got[session].append(message["content"])
+        messages += [message, USER]
+
+
+def check_samples(chat, found, got, *, more) -> None:
+    """The samples of a session that one client talked in turn by turn: what it was told, in order, each once."""
+    (sample,) = found
+    parts = chat.vocabulary.decode(sample.ids[sample.loss_mask].tolist()).split("<|im_end|>")[:-1]
+    assert parts[: len(got)] == got
+    # What was recorded but not yet answered may be there as well, once.
+    assert len(parts) <= len(got) + more
+    assert sample.metadata["tito"]["hard"] == 0
+
+
+@pytest.mark.parametrize("talkers", [16, pytest.param(500, marks=pytest.mark.slow)])
+def test_no_answer_that_a_client_got_is_lost_when_processes_are_killed_under_load(
+    bench, front, Reply, chat, until, talkers
+):
+    lock, numbers = threading.Lock(), iter(range(1_000_000))
 
     def script(prompt, body):
         with lock:
             return Reply(f"a{next(numbers)};", delay_s=0.02)
 
-    _, url = bench.engine(script)
-    cluster = front(url, processes=2)
+    engine, url = bench.engine(script)
+    cluster = front(url, processes=3)
     client = bench.client(cluster.url)
-    sessions = [create(client) for _ in range(16)]
+    sessions = [create(client) for _ in range(talkers)]
     got = {session: [] for session in sessions}
 
-    def talk(session) -> None:
-        messages = [USER]
-        try:
-            with httpx.Client(base_url=cluster.url, timeout=20) as http:
-                while True:
-                    message = say(http, session, messages, stream=False)
-                    got[session].append(message["content"])
-                    messages += [message, USER]
-        except (httpx.HTTPError, AssertionError, json.JSONDecodeError):
-            return
+    async def main() -> None:
+        stop = asyncio.Event()
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=50)
+        async with httpx.AsyncClient(base_url=cluster.url, limits=limits) as http:
+            talks = [asyncio.ensure_future(converse(http, session, got, stop)) for session in sessions]
+            await reached(2 * talkers)
+            victim = cluster.processes()[0]["pid"]
+            os.kill(victim, signal.SIGKILL)
+            await reached(4 * talkers)
+            # One process is gone, and every conversation went on.
+            assert not any(talk.done() for talk in talks)
+            pids = [cluster.process.pid, *(process["pid"] for process in cluster.processes() if process["serving"])]
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            await asyncio.wait(talks, timeout=90)
+            assert all(talk.done() for talk in talks)
 
-    threads = [threading.Thread(target=talk, args=(session,)) for session in sessions]
-    for thread in threads:
-        thread.start()
-    until(lambda: sum(map(len, got.values())) > 60, "turns", timeout_s=60)
-    pids = [cluster.process.pid, *(process["pid"] for process in cluster.processes())]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    for thread in threads:
-        thread.join(60)
+    async def reached(count) -> None:
+        told = f"{count} answers"
+        await asyncio.to_thread(until, lambda: sum(map(len, got.values())) >= count, told, timeout_s=300)
+
+    asyncio.run(main())
     cluster.process.wait(10)
-    again = bench.client(front(url, processes=3).url)
+    until(lambda: engine.active == 0, "the engine's calls to end", timeout_s=60)
+    again = bench.client(front(url, processes=2).url)
     for session in sessions:
-        (sample,) = samples(again, session)
-        parts = chat.vocabulary.decode(sample.ids[sample.loss_mask].tolist()).split("<|im_end|>")[:-1]
-        # What was recorded but not yet answered may be there as well, once.
-        assert parts[: len(got[session])] == got[session]
-        assert len(parts) <= len(got[session]) + 1
-        assert sample.metadata["tito"]["hard"] == 0
+        check_samples(chat, samples(again, session), got[session], more=1)
+        assert again.get(f"/sessions/{session}").json()["in_flight"] == 0
 
 
 def test_a_stream_whose_process_dies_breaks_off_and_its_retry_gets_one_answer(bench, front, Reply, chat, until):
