@@ -86,7 +86,7 @@ def test_a_stop_that_the_files_do_not_name_is_a_warning(tmp_path, chat_for):
     end, start = chat.vocabulary.id_of("<|im_end|>"), chat.vocabulary.id_of("<|im_start|>")
     for stops, warned in (([end, start], False), (start, True)):
         (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}))
-        found = check_template(tmp_path, thinking=False).of_rule("stop-tokens")
+        found = check_template(tmp_path, thinking=False, tools=False).of_rule("stop-tokens")
         assert [finding.severity for finding in found] == ["warning"] * warned
         assert all(str(end) in finding.cure for finding in found)
 
@@ -101,5 +101,5 @@ def test_spans_of_a_prompt_count_as_unsampled(chat_for):
 
 @pytest.mark.parametrize("name", ["chatml", "moves_tools"])
 def test_a_report_is_the_same_each_time(template_file, name):
-    one, other = (check_template(template_file(name), thinking=False) for _ in range(2))
+    one, other = (check_template(template_file(name), thinking=False, tools=False) for _ in range(2))
     assert (one.verdicts, one.findings) == (other.verdicts, other.findings)
