@@ -138,7 +138,8 @@ class TurnTree:
             node = node.children.get(key) if node is not None else None
             if node is None:
                 break
-            best = self._best(node.turns, messages, scores) or best
+            if node.turns:
+                best = self._best(node.turns, messages, scores) or best
         return best
 
     def claim(self, parent: Turn | None, digest: bytes) -> tuple[int, int]:
