@@ -6,55 +6,12 @@ import pytest
 
 from .conversations import KINDS, Speaker, Step
 from .oracle import Oracle, Refused, Rendering, phrases_of
-from .traits import TRAITS, template_with
+from .traits import BREAKS, TRAITS, template_with
 
-ALL = set(KINDS)
-RESULTS = {"tool", "tools", "tools+user"}
-USERS = {"user", "tools+user"}
 CONTROLS = [
     *("<|im_start|>", "<|im_end|>", "<|call|>", "<|return|>", "<|tool|>", "<tool_call>", "</tool_call>"),
     *("<tool_response>", "</tool_response>", "<think>", "</think>"),
 ]
-BREAKS = {
-    "another stop for the last turn": {"assistant"},  # an injected turn is the last one until something follows
-    "another stop for every last message": ALL,
-    "no stop for the last message": ALL,
-    "numbers messages from the end": ALL,
-    "numbers users from the end": USERS,
-    "counts messages at the start": ALL,
-    "counts turns at the end": ALL,
-    "quotes the last message at the start": ALL,
-    "runs of results closed after the last message": {"tool", "tools"},  # after a user there is nothing to close
-    "runs of results closed by what follows": {"tool", "tools"},
-    "results sorted by id": RESULTS,
-    "tools before the last user": USERS,
-    "tools at the end": ALL,
-    "systems at the start": {"system"},
-    "systems in one": {"system"},
-    "late systems dropped": {"system"},
-    "a system before the last user": USERS,
-    "a reminder at the end": ALL,
-    "a word after the last user": USERS,
-    "the last message dropped": ALL,
-    "results dropped": RESULTS,
-    "all results but the last run dropped": RESULTS,
-    "the second of two results dropped": {"tools", "tools+user"},
-    "calls dropped": RESULTS,
-    "calls of earlier turns dropped": {"tools+user"},  # the user makes the calling turn an earlier one at once
-    "only the last four messages": ALL,
-    "only the last twelve messages": ALL,
-    "content cut to forty characters": ALL,
-    "content cut to its first line": ALL,
-    "content in capitals": ALL,
-    "content twice": ALL,
-    "late systems refused": {"system"},
-    "tools in a row refused": {"tools", "tools+user"},
-    "a user needed last": {"system"},
-    "roles must alternate": {"tools", "assistant", "tools+user"},
-    "stop depends on the length": ALL,
-    "a number by chance": ALL,
-}
-"""The kinds of append that the template does not only add to; the traits left out break none."""
 
 
 def broken_kinds(source):

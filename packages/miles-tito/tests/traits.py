@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from .conversations import KINDS
+
 _BASE = """\
 {%- set ns = namespace(n=0, user=-1, text='') %}
 {%- for m in messages %}{% if m.role == 'user' %}{% set ns.user = loop.index0 %}{% endif %}{% endfor %}
@@ -201,6 +203,51 @@ TRAITS: dict[str, dict[str, str]] = {
     "results show the end of their id": {"opened": _RESULT + "{{ m.tool_call_id[-3:] ~ ' ' }}{% endif %}"},
     "a number by chance": {"opened": "{{- range(99999) | random ~ ' ' }}"},
 }
+
+
+_ALL = set(KINDS)
+_RESULTS = {"tool", "tools", "tools+user"}
+_USERS = {"user", "tools+user"}
+BREAKS = {
+    "another stop for the last turn": {"assistant"},  # an injected turn is the last one until something follows
+    "another stop for every last message": _ALL,
+    "no stop for the last message": _ALL,
+    "numbers messages from the end": _ALL,
+    "numbers users from the end": _USERS,
+    "counts messages at the start": _ALL,
+    "counts turns at the end": _ALL,
+    "quotes the last message at the start": _ALL,
+    "runs of results closed after the last message": {"tool", "tools"},  # after a user there is nothing to close
+    "runs of results closed by what follows": {"tool", "tools"},
+    "results sorted by id": _RESULTS,
+    "tools before the last user": _USERS,
+    "tools at the end": _ALL,
+    "systems at the start": {"system"},
+    "systems in one": {"system"},
+    "late systems dropped": {"system"},
+    "a system before the last user": _USERS,
+    "a reminder at the end": _ALL,
+    "a word after the last user": _USERS,
+    "the last message dropped": _ALL,
+    "results dropped": _RESULTS,
+    "all results but the last run dropped": _RESULTS,
+    "the second of two results dropped": {"tools", "tools+user"},
+    "calls dropped": _RESULTS,
+    "calls of earlier turns dropped": {"tools+user"},  # the user makes the calling turn an earlier one at once
+    "only the last four messages": _ALL,
+    "only the last twelve messages": _ALL,
+    "content cut to forty characters": _ALL,
+    "content cut to its first line": _ALL,
+    "content in capitals": _ALL,
+    "content twice": _ALL,
+    "late systems refused": {"system"},
+    "tools in a row refused": {"tools", "tools+user"},
+    "a user needed last": {"system"},
+    "roles must alternate": {"tools", "assistant", "tools+user"},
+    "stop depends on the length": _ALL,
+    "a number by chance": _ALL,
+}
+"""The kinds of append that the template does not only add to; the traits left out break none."""
 
 
 def template_with(traits: Iterable[str] = ()) -> str:
