@@ -1,6 +1,7 @@
 """`python -m miles_tito.verify PATH...`: is a chat template safe for multi-turn training?"""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,4 +46,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    # Processes that check are ended on the way out; an unhandled SIGTERM would leave them to themselves.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())
