@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 import aiohttp
 import orjson
 from fastapi import FastAPI
-from yarl import URL
 
 from miles_core.errors import ConfigError, SessionError
 from miles_router.answers import Receive, Scope, Send
@@ -130,7 +129,7 @@ class ClusterApp(FastAPI):
         path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
         return self.client.request(
             scope["method"],
-            URL(f"{url}{path}?{query}" if query else f"{url}{path}", encoded=True),
+            f"{url}{path}?{query}" if query else f"{url}{path}",
             data=body or None,
             headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in fields],
         )
