@@ -1,5 +1,6 @@
 """The log's files: what is whole comes back, what is torn or damaged is told from it, whatever byte was hit."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from miles_core.errors import RecordError, SessionError
 from miles_router.sessions.log.compaction import plan_compaction, rewrite
+from miles_router.sessions.log.config import LogConfig
 from miles_router.sessions.log.frames import Damage, Frame, frame, scan, session_hash
 from miles_router.sessions.log.records import Kind, Record, decode
 from miles_router.sessions.log.segments import Segment, SegmentLog
+from miles_router.sessions.log.shards import ShardedLog
 
 PAYLOADS = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.binary(max_size=60)), min_size=1, max_size=6)
 
@@ -142,6 +145,45 @@ def test_a_torn_tail_is_cut_off_and_the_log_goes_on_after_the_last_whole_record(
     log.append(record("s", 2))
     log.close(sync=False)
     assert path.read_bytes() == data
+
+
+def test_a_last_record_that_was_whole_and_changed_is_cut_off_and_named(tmp_path):
+    log = SegmentLog(tmp_path, segment_bytes=1 << 20)
+    log.recover()
+    for session in "ab":
+        log.append(record(session, 0))
+    log.close(sync=False)
+    (path,) = tmp_path.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    log = SegmentLog(tmp_path, segment_bytes=1 << 20)
+    found = log.recover()
+    assert [r.session_id for r in found.records] == ["a"]
+    assert [damage.session for damage in found.damage] == [session_hash("b")]
+    log.close(sync=False)
+
+
+def test_a_shard_that_was_given_back_and_taken_again_is_synced_anew(tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), real(file)))
+
+    async def main():
+        log = ShardedLog(LogConfig(folder=tmp_path, fsync="always"))
+        for number in range(2):
+            await log.acquire(0, lambda found: None)
+            for _ in range(3 - number):
+                position = log.append(Kind.FAILED, "s")
+            await log.durable("s", position)
+            assert len(synced) == 1
+            await log.durable("s", position)  # nothing is left to do
+            assert len(synced) == 1
+            await log.release(0)
+            synced.clear()
+        with pytest.raises(SessionError, match="another process"):
+            log.append(Kind.FAILED, "s")
+
+    asyncio.run(main())
 
 
 def test_a_folder_has_one_owner_until_that_one_ends_even_by_a_kill(tmp_path):

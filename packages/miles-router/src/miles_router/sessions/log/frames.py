@@ -15,6 +15,8 @@ MARKER = b"MSLF"
 VERSION = 1
 MAX_PAYLOAD = 1 << 30
 """A longer payload is not written."""
+DAMAGED_PAYLOAD = "a damaged payload"
+"""The reason of a frame of which every byte is there."""
 
 _HEAD = struct.Struct("<4sHHIQQI")
 _CHECKED = _HEAD.size - 4
@@ -89,7 +91,7 @@ def _read(view: memoryview, start: int) -> Frame | Damage:
         return Damage(start, len(view), session, False, "a payload that is cut off")
     payload = view[start + _HEAD.size : end]
     if xxhash.xxh3_64_intdigest(payload) != checksum:
-        return Damage(start, end, session, False, "a damaged payload")
+        return Damage(start, end, session, False, DAMAGED_PAYLOAD)
     if version != VERSION:
         return Damage(start, end, session, False, f"a frame of version {version}, expected {VERSION}")
     return Frame(start, end, session, payload)

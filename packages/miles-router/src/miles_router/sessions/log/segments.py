@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from miles_core.errors import RecordError
-from miles_router.sessions.log.frames import Damage, frame, scan, session_hash
+from miles_router.sessions.log.frames import DAMAGED_PAYLOAD, Damage, frame, scan, session_hash
 from miles_router.sessions.log.lease import Lease
 from miles_router.sessions.log.records import Kind, Record, decode
 
@@ -136,6 +136,8 @@ class SegmentLog:
                     found.torn += piece.end - piece.start
                     logger.warning("%s: cut %d bytes of %s.", segment.path, piece.end - piece.start, piece.reason)
                     data = data[: piece.start]
+                    if piece.reason == DAMAGED_PAYLOAD:  # it was written whole, so its session lost something
+                        found.damage.append(piece)
                 else:
                     self._damaged(segment, piece, found)
                 continue

@@ -99,6 +99,7 @@ class ShardedLog:
         """Give a shard up with everything in it on disk."""
         log = self._shards.pop(shard)
         self._alive.pop(shard)
+        self._synced.pop(shard, None)
         for session_id in [name for name in self._numbers if self.shard_of(name) == shard]:
             del self._numbers[session_id]
         async with self._syncing:
@@ -116,6 +117,8 @@ class ShardedLog:
         SessionError 507 when it could not be written: then it did not happen.
         """
         shard = self.shard_of(session_id)
+        if shard not in self._shards:
+            raise SessionError(f"session {session_id!r} belongs to another process.", status=421)
         number = self._numbers.get(session_id, 0)
         record = Record(
             kind=kind,
