@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -127,6 +128,8 @@ class ServerThread:
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, url: str, on_ready: Callable[[str], None] | None) -> None:
         super().__init__(config)
+        self._listeners: list[socket.socket] = []
+        self._accepting: asyncio.Future[None] | None = None
         self._url = url
         self._on_ready = on_ready
 
@@ -140,30 +143,50 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._listeners = [*(sockets or ())]
+        self._make: Any = self.config.http_protocol_class
+        self.config.http_protocol_class = self._make_and_accept  # type: ignore[assignment]
         await super().startup(sockets=sockets)
         if self.started and self._on_ready is not None:
             self._on_ready(self._url)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Connections that the system has made but this server has not yet taken would be reset with the listener.
-        for listener in sockets or ():
-            while (connection := _accept(listener)) is not None:
-                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        await self._accept_waiting()
         await super().shutdown(sockets=sockets)
 
-    def _protocol(self) -> asyncio.Protocol:
-        make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
-        )
+    def _make_and_accept(self, **arguments: Any) -> asyncio.Protocol:
+        """The protocol of a connection that the loop accepted.
+
+        uvloop accepts one connection a turn, and a turn serves every connection that has a request: of a hundred that
+        come at once the last would wait a hundred turns, each longer than the one before. So all are taken now.
+        """
+        if self._accepting is None:
+            self._accepting = asyncio.ensure_future(self._accept_waiting())
+        protocol: asyncio.Protocol = self._make(**arguments)
         return protocol
 
+    async def _accept_waiting(self) -> None:
+        loop = asyncio.get_running_loop()
+        state = {"config": self.config, "server_state": self.server_state, "app_state": self.lifespan.state}
+        try:
+            came = [connection for listener in self._listeners for connection in _accepted(listener)]
+            opening = (loop.connect_accepted_socket(lambda: self._make(**state), connection) for connection in came)
+            # One that is gone again already is no loss to the others.
+            await asyncio.gather(*opening, return_exceptions=True)
+        finally:
+            self._accepting = None
 
-def _accept(listener: socket.socket) -> socket.socket | None:
-    try:
-        return listener.accept()[0]
-    except OSError:  # none waits
-        return None
+
+def _accepted(listener: socket.socket) -> list[socket.socket]:
+    """The connections that wait to be accepted."""
+    found: list[socket.socket] = []
+    with suppress(OSError):  # none waits any more
+        while True:
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            found.append(connection)
+    return found
 
 
 def _uvicorn_config(app: Any, log_level: str, max_connections: int | None, drain_s: float) -> uvicorn.Config:
