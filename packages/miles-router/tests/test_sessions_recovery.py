@@ -1,6 +1,7 @@
 """A server that starts again on its log: the same turns, the same samples bit for bit, the same answers to retries."""
 
 import json
+import threading
 from pathlib import Path
 
 import httpx
@@ -284,6 +285,11 @@ def test_two_servers_never_share_a_folder_and_a_folder_keeps_its_number_of_shard
     _, url = bench.engine()
     servers.start(url)
     with pytest.raises(SessionError, match="found its owner alive"):
-        bench.sessions(url, log=LogConfig(folder=servers.folder))
+        bench.sessions(url, log=LogConfig(folder=servers.folder, owner_wait_s=0.0))
+    # One that is on its way out is waited for.
+    threading.Timer(0.3, servers.stop).start()
+    _, second = bench.sessions(url, log=LogConfig(folder=servers.folder))
+    servers.app = None
+    assert bench.client(second).post("/sessions").status_code == 200
     with pytest.raises(ConfigError, match="has 1 shards, 4 were asked for"):
         ShardedLog(LogConfig(folder=servers.folder, shards=4))

@@ -16,6 +16,8 @@ class LogConfig(Config):
     shards: int | None = Field(default=None, ge=1, le=4096)
     """Parts that processes own separately, fixed when the folder is made. None takes those that the folder has,
     and makes 1 in a new one, or 64 for several processes."""
+    owner_wait_s: float = Field(default=15.0, ge=0)
+    """Longest that a starting server waits for the one before it to end and give the folder up."""
     fsync: Literal["none", "interval", "always"] = "interval"
     """When records are forced to the disk, which matters for a crash of the machine; the end of the process alone loses
     none of them. `interval`: every `fsync_interval_s`. `always`: before an answer ends, one sync for all that wait."""

@@ -55,13 +55,26 @@ class ShardedLog:
         return session_hash(session_id) % self.num_shards
 
     def claim(self) -> None:
-        """Own every shard from now on, to be read later; SessionError 423 when another process owns one."""
+        """Own every shard from now on, to be read later; SessionError 423 when another process keeps one.
+
+        A process on its way out is waited for, for `owner_wait_s`; nothing else is done meanwhile.
+        """
+        give_up = time.monotonic() + self._config.owner_wait_s
         try:
             for shard in range(self.num_shards):
-                self._claimed[shard] = Lease(self._folder(shard))
+                self._claimed[shard] = self._lease(shard, give_up)
         except SessionError:
             self._unclaim()
             raise
+
+    def _lease(self, shard: int, give_up: float) -> Lease:
+        while True:
+            try:
+                return Lease(self._folder(shard))
+            except SessionError:
+                if time.monotonic() >= give_up:
+                    raise
+            time.sleep(0.05)
 
     def _folder(self, shard: int) -> Path:
         return self._config.folder / f"shard-{shard:03d}"
