@@ -1,9 +1,10 @@
-"""A scripted engine that calls a tool, sees its result and answers; and the check of what was recorded, by token."""
+"""A scripted engine that reasons, calls a tool, sees its result and answers; and the check of what was recorded."""
 
 import importlib
 import json
 import warnings
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ import pytest
 
 from miles_core import sample_codec
 from miles_core.sample import Origin
+from miles_tito import ChatTokenizer
 
+THINKING_TEMPLATE = Path(__file__).parents[1] / "thinking.jinja"
 TOKEN = "s3cret"
 FIRST, SECOND = "What is 2 + 3?", "And 4 + 5?"
 SYSTEM = "You add numbers."
@@ -40,7 +43,6 @@ class Stage:
     http: Any
     session: str
     url: str
-    chat: Any
     sampled: list[tuple[int, ...]] = field(default_factory=list)
     """Ids of each of the engine's answers, in their order."""
     token: str = TOKEN
@@ -92,12 +94,13 @@ class Stage:
 
 
 @pytest.fixture
-def stage(bench, Reply, chat) -> Stage:
+def stage(bench, Reply) -> Stage:
     """A session behind a session server and a router, each of which asks for its token."""
+    bench.chat = ChatTokenizer.from_pretrained(bench.model_dir, chat_template=THINKING_TEMPLATE.read_text())
     sampled: list[tuple[int, ...]] = []
 
     def script(prompt: str, body: dict) -> Any:
-        reply = Reply(reply_to(prompt), step_s=0.001)
+        reply = Reply(f"<think>\nLet me see.\n</think>\n\n{reply_to(prompt)}", step_s=0.001)
         sampled.append(tuple(engine.ids_of(reply)))
         return reply
 
@@ -106,7 +109,7 @@ def stage(bench, Reply, chat) -> Stage:
     _, sessions = bench.sessions(router, token=TOKEN, engine_token="r")
     http = bench.client(sessions, headers={"Authorization": f"Bearer {TOKEN}"})
     session = http.post("/sessions", json={"seed": 3}).json()["session_id"]
-    return Stage(http=http, session=session, url=f"{sessions}/sessions/{session}", chat=chat, sampled=sampled)
+    return Stage(http=http, session=session, url=f"{sessions}/sessions/{session}", sampled=sampled)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ QUESTIONS = ("What is 2 + 3?", "And 4 + 5?")
 def model_of(library, stage, dialect):
     if dialect == "anthropic":
         return library("langchain_anthropic").ChatAnthropic(
-            model="policy", base_url=stage.url, api_key=stage.token, max_tokens=100
+            model="policy", base_url=stage.url, api_key=stage.token, max_tokens=400
         )
     return library("langchain_openai").ChatOpenAI(
         model="policy",

@@ -34,7 +34,7 @@ def test_two_tool_rounds_of_completions_are_one_trajectory(library, stage, call_
     def ask(messages):
         answer = litellm.completion(
             model=f"{provider}/policy", messages=messages, tools=[TOOL], api_base=base, api_key=stage.token,
-            stream=stream, max_tokens=100,
+            stream=stream, max_tokens=400,
         )  # fmt: skip
         if stream:
             answer = litellm.stream_chunk_builder(list(answer), messages=messages)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,26 +12,8 @@ import pytest
 from miles_tito import ChatTokenizer
 
 SCHEMA = {"type": "object", "properties": {"at": {"type": "string"}}}
+THINKING_TEMPLATE = Path(__file__).parents[1] / "thinking.jinja"
 CALL_TEXT = 'I look.\n<tool_call>\n{"name": "look", "arguments": {"at": "Paris"}}\n</tool_call>'
-THINKING_TEMPLATE = """\
-{%- if tools %}{{ '<|im_start|>system\\nTools:' }}{% for tool in tools %}{{ ' ' + (tool | tojson) }}{% endfor %}\
-{{ '<|im_end|>\\n' }}{% endif %}
-{%- for message in messages %}
-{%- if message.role == 'tool' %}
-{{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
-{%- else %}
-{{- '<|im_start|>' + message.role + '\\n' }}
-{%- if message.reasoning_content %}{{ '<think>\\n' + message.reasoning_content + '\\n</think>\\n\\n' }}{% endif %}
-{{- message.content or '' }}
-{%- for call in message.tool_calls or [] %}
-{%- set body = {'name': call.function.name, 'arguments': call.function.arguments} %}
-{{- '\\n<tool_call>\\n' + (body | tojson) + '\\n</tool_call>' }}
-{%- endfor %}
-{{- '<|im_end|>\\n' }}
-{%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
-"""
 
 
 @dataclass(frozen=True)
@@ -299,7 +282,7 @@ def talk(bench):
 @pytest.fixture
 def thinking(bench):
     """Makes the bench's model one that reasons before it answers."""
-    bench.chat = ChatTokenizer.from_pretrained(bench.model_dir, chat_template=THINKING_TEMPLATE)
+    bench.chat = ChatTokenizer.from_pretrained(bench.model_dir, chat_template=THINKING_TEMPLATE.read_text())
     return bench.chat
 
 
