@@ -80,8 +80,8 @@ def test_a_branch_does_not_learn_what_another_was_told():
     chat = chat_of(SWITCHED)
     plain = grown(chat, chat.begin([USER]), SAYS, [USER])
     told = grown(chat, plain, SAYS, [{"role": "user", "content": "/quick"}])
-    assert "/quick" in told.phrases
-    assert "/quick" not in plain.phrases
+    assert "/quick" in told.trust.said
+    assert "/quick" not in plain.trust.said
 
 
 @pytest.mark.parametrize("given", [True, False])

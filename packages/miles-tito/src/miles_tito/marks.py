@@ -9,8 +9,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from miles_core.errors import TokenError
-
 OPEN, CLOSE = "\ufdd0", "\ufdd1"
 _ANY = re.compile(f"[{OPEN}{CLOSE}]")
 
@@ -139,14 +137,6 @@ def _collect(value: Any, found: list[str]) -> None:
             _collect(item, found)
     elif isinstance(value, Mapping):
         _collect(dict(value), found)
-
-
-def refuse_marks(value: Any) -> None:
-    """TokenError when a string already holds one of the two noncharacters that marks are made of."""
-    if any(map(_ANY.search, strings_of(value))):
-        raise TokenError(
-            "expected text without the noncharacters U+FDD0 and U+FDD1, found one in a message; remove it."
-        )
 
 
 def _add_live(regions: list[tuple[str, bool]], text: str) -> None:

@@ -20,6 +20,9 @@ INVALID_CALL = "invalid"
 """Key that marks a tool call which could not be read; its text lies under "raw"."""
 
 
+MAX_DEPTH = 100
+"""Levels of nesting of a message, a schema or a call's arguments; what is nested deeper stays the text it is."""
+
 REASONING = ("reasoning_content", "reasoning", "thinking")
 """Keys under which a message may carry its reasoning."""
 
@@ -62,6 +65,12 @@ class ChatTemplate:
     def reads(self) -> frozenset[str]:
         """Names that the source reads without defining them."""
         return frozenset(meta.find_undeclared_variables(template_environment().parse(self.source)))
+
+    @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """Every text constant of the source's expressions."""
+        found = {node.value for node in template_environment().parse(self.source).find_all(jinja2.nodes.Const)}
+        return tuple(sorted(text for text in found if isinstance(text, str) and text))
 
     @cached_property
     def phrases(self) -> tuple[str, ...]:
@@ -109,13 +118,14 @@ class ChatTemplate:
         if self.schemas == "bare":
             tools = [tool.get("function", tool) for tool in tools or ()]
         try:
-            return self._compiled.render(
+            text = self._compiled.render(
                 messages=list(messages),
                 tools=list(tools) if tools else None,
                 documents=None,
                 add_generation_prompt=generation_prompt,
                 **names,
             )
+            text.encode()  # a lone surrogate, escaped in a call's arguments, has no tokens
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refuses this conversation: {error.message or error}") from error
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
@@ -123,6 +133,7 @@ class ChatTemplate:
             raise TemplateError(
                 f"the chat template fails on this conversation: {type(error).__name__}: {error}"
             ) from error
+        return text
 
     def normalised(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Copies of the messages in the one form templates agree on; the caller's objects stay as they are.
@@ -182,7 +193,22 @@ def mentions(source: str, name: str) -> bool:
 
 
 def _object(arguments: str) -> Any:
+    """The object that the JSON text spells, or the text itself where it spells none or one nested too deeply."""
     try:
-        return json.loads(arguments)
-    except ValueError:
+        found = json.loads(arguments)
+    except (ValueError, RecursionError):
         return arguments
+    brackets = arguments.count("[") + arguments.count("{")
+    return arguments if brackets > MAX_DEPTH and _is_deeper(found, MAX_DEPTH) else found
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+    return bool(level)

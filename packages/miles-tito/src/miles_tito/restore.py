@@ -8,6 +8,7 @@ from typing import Any
 from miles_core.errors import TokenError
 from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.transcript import Piece, Transcript
+from miles_tito.trust import Trust
 
 
 def restore_prompt(
@@ -24,6 +25,7 @@ def restore_prompt(
         num_tokens=piece.num_tokens,
         num_messages=len(piece.messages),
         all_sampled=_from_outside(piece),
+        trust=Trust(said=chat.phrasebook.fresh([*tools, *piece.messages])),
     )
 
 
@@ -37,7 +39,13 @@ def restore_append(transcript: Transcript, piece: Piece, *, stop_gave_way: bool)
         raise TokenError("expected a transcript whose last step is a sampled turn, found one that awaits a turn.")
     if stop_gave_way:
         transcript = transcript.replace_turn(without_stop(transcript.last))
-    return transcript._with(piece, awaits_turn=True, all_sampled=transcript.all_sampled and _from_outside(piece))
+    said = [*transcript.last.messages, *piece.messages]
+    return transcript._with(
+        piece,
+        awaits_turn=True,
+        all_sampled=transcript.all_sampled and _from_outside(piece),
+        trust=transcript.trust.hearing(transcript._chat.phrasebook.fresh(said, transcript.trust.said)),
+    )
 
 
 def without_stop(piece: Piece) -> Piece:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from miles_core.errors import TokenError
-from miles_core.messages import check_messages
 from miles_core.sample import Finish, Origin, Span
 from miles_tito.compare import Report
 from miles_tito.cures import Cures
@@ -16,8 +15,9 @@ from miles_tito.derive import Deriver, Suffix, render_marked
 from miles_tito.errors import Divergence, NotExtendable
 from miles_tito.families import family_named
 from miles_tito.families.fit import arguments_of, format_of, with_stops_of
+from miles_tito.intake import check_conversation, token_ids
 from miles_tito.loading import load
-from miles_tito.marks import refuse_marks, strings_of, unmarked
+from miles_tito.marks import unmarked
 from miles_tito.parsers.formats import TurnFormat, format_named
 from miles_tito.parsers.stream import StreamParser
 from miles_tito.pinning import pinned
@@ -28,6 +28,7 @@ from miles_tito.render import ChatTemplate
 from miles_tito.session import history_of, verify
 from miles_tito.template_files import choose_template
 from miles_tito.transcript import Piece, Transcript, own_copy
+from miles_tito.trust import Phrasebook, Trust
 from miles_tito.vocabulary import Vocabulary
 
 Message = Mapping[str, Any]
@@ -53,6 +54,7 @@ class ChatTokenizer:
         self._deriver = Deriver(self._template, marker, found.stops, found.prefills)
         self._prover = Prover(self._deriver)
         self._cures = Cures(self._prover)
+        self._phrasebook = Phrasebook(self._template.constants)
         self._lock = threading.Lock()
         self._profile = found
 
@@ -114,6 +116,11 @@ class ChatTokenizer:
         """What derives suffixes from the template."""
         return self._deriver
 
+    @property
+    def phrasebook(self) -> Phrasebook:
+        """What tells which of the template's constants are said."""
+        return self._phrasebook
+
     def begin(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None, *, now: datetime | None = None
     ) -> Transcript:
@@ -121,7 +128,7 @@ class ChatTokenizer:
 
         now: the clock that templates see in this conversation; the present when omitted.
         """
-        self._check(messages, tools)
+        check_conversation(messages, tools)
         now = now or datetime.now()
         messages, tools = tuple(own_copy(messages)), tuple(own_copy(tools or ()))
         text = render_marked(
@@ -138,6 +145,7 @@ class ChatTokenizer:
             num_tokens=len(ids),
             num_messages=len(messages),
             all_sampled=all(message["role"] != "assistant" for message in messages),
+            trust=Trust(said=self._phrasebook.fresh([*tools, *messages])),
         )
 
     def append(
@@ -149,7 +157,7 @@ class ChatTokenizer:
         template's; where none was sampled the template's is added, masked. A truncated turn is closed that way only
         with `close_truncated`. NotExtendable when the ids cannot be proved to be those of a whole render.
         """
-        self._check(new_messages, None)
+        check_conversation(new_messages)
         if not new_messages:
             raise TokenError("expected at least one message to append, found none.")
         new_messages = own_copy(new_messages)
@@ -164,10 +172,10 @@ class ChatTokenizer:
             )
         self._check_finish(transcript, role, close_truncated=close_truncated)
         try:
-            suffix = self._suffix(transcript, new_messages)
+            suffix, trust = self._suffix(transcript, new_messages)
         except NotExtendable as error:
             raise self._helped(error, transcript, new_messages) from error
-        return self._extended(transcript, suffix, new_messages)
+        return self._extended(transcript, suffix, new_messages, trust)
 
     def _check_finish(self, transcript: Transcript, role: str, *, close_truncated: bool) -> None:
         finish, ids = transcript.last.finish, transcript.last.spans[0].ids
@@ -189,18 +197,34 @@ class ChatTokenizer:
                 help="Pass close_truncated=True to close it with masked end-of-turn tokens.",
             )
 
-    def _suffix(self, transcript: Transcript, new: Sequence[Message]) -> Suffix:
-        turn = transcript.last.messages[0]
-        if transcript.all_sampled and may_be_bounded(new):
-            kind = self._kind(turn, new, transcript)
-            proof = self._proof(kind, turn, new, with_tools=bool(transcript.tools))
-            held = transcript.phrases.isdisjoint(self._profile.triggers.get(kind, ()))
-            if proof != FROM_HISTORY and held:
-                suffix = self._deriver.bounded(turn, new, transcript.now, tools=context_tools(proof))
-                if suffix is not None:
-                    return suffix
+    def _suffix(self, transcript: Transcript, new: Sequence[Message]) -> tuple[Suffix, Trust]:
+        """The suffix, and what the transcript that it gives may trust.
+
+        A bounded suffix stands alone where its kind has agreed with the real history in this transcript; until then
+        both are derived, and the real history's is the one that counts.
+        """
+        turn, trust = transcript.last.messages[0], transcript.trust
+        fresh = self._phrasebook.fresh([turn, *new], trust.said)
+        kind = self._kind(turn, new, transcript)
+        bounded = self._bounded(transcript, new, kind)
+        if bounded is not None and trust.covers(kind, fresh):
+            return bounded, trust
         history = history_of(transcript, self._vocabulary, self._deriver, self.stop_token_ids)
-        return self._deriver.whole(history, turn, new, transcript.tools, transcript.now)
+        whole = self._deriver.whole(history, turn, new, transcript.tools, transcript.now)
+        if bounded is not None:
+            equal = (bounded.text, bounded.marker) == (whole.text, whole.marker)
+            trust = trust.compared(kind, equal=equal)
+        return whole, trust.hearing(fresh)
+
+    def _bounded(self, transcript: Transcript, new: Sequence[Message], kind: str) -> Suffix | None:
+        """The suffix in a bounded context, where the template's proof of the kind allows one here."""
+        turn, trust = transcript.last.messages[0], transcript.trust
+        if trust.broken or not transcript.all_sampled or not may_be_bounded(new):
+            return None
+        proof = self._proof(kind, turn, new, with_tools=bool(transcript.tools))
+        if proof == FROM_HISTORY or not trust.said.isdisjoint(self._profile.triggers.get(kind, ())):
+            return None
+        return self._deriver.bounded(turn, new, transcript.now, tools=context_tools(proof))
 
     def _helped(self, error: NotExtendable, transcript: Transcript, new: Sequence[Message]) -> NotExtendable:
         turn = transcript.last.messages[0]
@@ -221,12 +245,7 @@ class ChatTokenizer:
                     self._profile = self._profile.with_proof(kind, proof, triggers)
         return self._profile.proofs[kind]
 
-    def phrases_in(self, messages: Sequence[Message]) -> frozenset[str]:
-        """Those texts that the template's source looks for which the messages, or schemas, say."""
-        said = "\n".join(text for m in messages for text in strings_of({**m, "role": None}))
-        return frozenset(phrase for phrase in self._template.phrases if phrase in said)
-
-    def _extended(self, transcript: Transcript, suffix: Suffix, new: Sequence[Message]) -> Transcript:
+    def _extended(self, transcript: Transcript, suffix: Suffix, new: Sequence[Message], trust: Trust) -> Transcript:
         ids, starts = self._vocabulary.encode(suffix.text)
         end_id = self._vocabulary.id_of(suffix.marker)
         if not ids or ids[0] != end_id:
@@ -242,6 +261,7 @@ class ChatTokenizer:
             Piece(spans=spans, messages=tuple(new), text=suffix.text),
             awaits_turn=True,
             all_sampled=transcript.all_sampled and all(message["role"] != "assistant" for message in new),
+            trust=trust,
         )
 
     def _spans(self, ids: Sequence[int], starts: Sequence[int], suffix: Suffix) -> tuple[Span, ...]:
@@ -270,7 +290,8 @@ class ChatTokenizer:
         call_seed: makes tool-call ids; use another for each turn. tools: say the types of arguments that a format
         writes as bare text. `transcript.parse` gives both.
         """
-        return self.stream_parser(call_seed=call_seed, tools=tools).parse(ids)
+        check_conversation([], tools)
+        return self.stream_parser(call_seed=call_seed, tools=tools).parse(token_ids(ids))
 
     def stream_parser(
         self, *, call_seed: int | str = 0, prompt: str | None = None, tools: Sequence[Message] | None = None
@@ -290,17 +311,6 @@ class ChatTokenizer:
             call_seed=call_seed,
             tools=tools or (),
         )
-
-    def check_ids(self, ids: Sequence[int]) -> None:
-        """TokenError when an id lies outside the vocabulary of any model (negative)."""
-        wrong = next((number for number in ids if number < 0), None)
-        if wrong is not None:
-            raise TokenError(f"expected token ids of at least 0, found {wrong}.")
-
-    @staticmethod
-    def _check(messages: Sequence[Message], tools: Sequence[Message] | None) -> None:
-        check_messages(messages)
-        refuse_marks([*messages, *(tools or ())])
 
 
 def _refused(transcript: Transcript, reason: str, role: str, *, expected: str, help: str) -> NotExtendable:

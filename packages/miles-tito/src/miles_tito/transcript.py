@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from miles_core.errors import TokenError
 from miles_core.sample import Finish, Origin, Span
+from miles_tito.intake import check_conversation, finish_named, integers, log_probabilities, token_ids
+from miles_tito.trust import Trust
 
 if TYPE_CHECKING:
     from miles_tito.parsers.stream import StreamParser
@@ -67,13 +69,8 @@ class Transcript:
     """True when no assistant message came from outside."""
     complete: bool = True
     """True when every sampled turn came with its log-probabilities and weight versions."""
-    phrases: frozenset[str] = field(init=False, repr=False)
-    """Those texts that the template's source looks for which some message, or a tool, says."""
-
-    def __post_init__(self) -> None:
-        inherited = self._parent.phrases if self._parent else self._chat.phrases_in(self.tools)
-        said = self._chat.phrases_in(self._piece.messages)
-        object.__setattr__(self, "phrases", inherited if said <= inherited else inherited | said)
+    trust: Trust = field(default=Trust(), repr=False)
+    """What has been confirmed here of the template's bounded proofs."""
 
     def __copy__(self) -> Self:
         return self
@@ -101,32 +98,39 @@ class Transcript:
         message: the assistant message as the harness saw it; parsed from the ids when omitted.
         logprobs: natural logs, one for each id. weight_version: of the whole turn; weight_versions: one for each id.
         Where they are not given the spans hold 0.0 and -1 and `complete` turns False.
+        ids: integers of at least 0. One that has no token in the vocabulary is kept; the message shows it as U+FFFD.
         finish: "stop", "length" (truncated) or "aborted". TokenError when the transcript does not await a turn.
         """
         if not self.awaits_turn:
             raise TokenError(
                 "expected a transcript that awaits a turn, found one that just got it; append messages first."
             )
-        ids = tuple(int(number) for number in ids)
-        self._chat.check_ids(ids)
-        finish = Finish(finish)
+        ids = token_ids(ids)
         if weight_versions is None and weight_version is not None:
             weight_versions = (weight_version,) * len(ids)
         span = Span(
             origin=Origin.SAMPLED,
             ids=ids,
-            logprobs=(0.0,) * len(ids) if logprobs is None else tuple(float(x) for x in logprobs),
-            weight_versions=(UNKNOWN_VERSION,) * len(ids) if weight_versions is None else tuple(weight_versions),
+            logprobs=(0.0,) * len(ids) if logprobs is None else log_probabilities(logprobs),
+            weight_versions=(UNKNOWN_VERSION,) * len(ids)
+            if weight_versions is None
+            else integers(weight_versions, "weight versions"),
         )
-        seen = own_copy(message) if message is not None else self.parse(ids)
-        if seen.get("role") != "assistant":
-            raise TokenError(f"expected the assistant's message, found one with role {seen.get('role')!r}.")
         return self._with(
-            Piece(spans=(span,), messages=(seen,), finish=finish),
+            Piece(spans=(span,), messages=(self._seen(message, ids),), finish=finish_named(finish)),
             awaits_turn=False,
             num_turns=self.num_turns + 1,
             complete=self.complete and logprobs is not None and weight_versions is not None,
         )
+
+    def _seen(self, message: Mapping[str, Any] | None, ids: Sequence[int]) -> Mapping[str, Any]:
+        """The assistant's message as given, checked and copied, else as the ids spell it."""
+        if message is None:
+            return self.parse(ids)
+        check_conversation([message])
+        if message["role"] != "assistant":
+            raise TokenError(f"expected the assistant's message, found one with role {message['role']!r}.")
+        return dict(own_copy(message))
 
     def parse(self, ids: Sequence[int]) -> dict[str, Any]:
         """The message these ids spell when sampled here; the same as `stream_parser` gives."""
@@ -144,6 +148,7 @@ class Transcript:
             "awaits_turn": self.awaits_turn,
             "all_sampled": self.all_sampled,
             "complete": self.complete,
+            "trust": self.trust,
         }
         return Transcript(
             _chat=self._chat,

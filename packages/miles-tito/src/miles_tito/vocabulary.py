@@ -4,6 +4,7 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -109,14 +110,35 @@ class Vocabulary:
     def decode(self, ids: Sequence[int], *, at_start: bool = False) -> str:
         """Text that the ids stand for after other text, control tokens included; bytes that are no UTF-8 become U+FFFD.
 
+        So does every id that has no token: a model's embedding may have more rows than the vocabulary has tokens.
         at_start: nothing comes before the ids. Vocabularies of the SentencePiece kind drop one leading space there.
         """
+        if ids and max(ids) >= self._contiguous and not all(map(self._is_named, ids)):
+            return self._decode_around_unnamed(ids, at_start=at_start)
         context = None if at_start else self._context
         if context is None:
             return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
         number, before = context
         text = str(self._tokenizer.decode([number, *ids], skip_special_tokens=False))
         return text[len(before) :] if text.startswith(before) else text
+
+    def _decode_around_unnamed(self, ids: Sequence[int], *, at_start: bool) -> str:
+        parts: list[str] = []
+        for named, run in groupby(ids, self._is_named):
+            some = list(run)
+            parts.append(self.decode(some, at_start=at_start and not parts) if named else _UNREADABLE * len(some))
+        return "".join(parts)
+
+    def _is_named(self, number: int) -> bool:
+        """True when the id has a token."""
+        if number < self._contiguous or number in self._control_ids:
+            return True
+        return number < 2**32 and self._tokenizer.id_to_token(number) is not None
+
+    @cached_property
+    def _contiguous(self) -> int:
+        """Ids below this number are the model's own, without holes."""
+        return int(self._tokenizer.get_vocab_size(with_added_tokens=False))
 
     @cached_property
     def _context(self) -> tuple[int, str] | None:
@@ -171,6 +193,7 @@ class Vocabulary:
         return json.dumps([*parts, self._encode_live(probe)[0]], sort_keys=True)
 
 
+_UNREADABLE = "\ufffd"
 _BEFORE_FIRST, _BEFORE_NONE = b'"prepend_scheme":"first"', b'"prepend_scheme":"never"'
 """How the states of pre-tokenizers say whether a space is put before a text's first word."""
 

@@ -1,0 +1,75 @@
+"""What one transcript has confirmed of its template's bounded proofs.
+
+A proof is made once per template, under made-up histories. Whether it also holds after this prompt (its system text,
+tools, keys and roles) is seen by deriving the first append of a kind from the real history as well; and again whenever
+a message says something that the template's source could be looking for and that nobody had said.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from miles_tito.marks import OPEN, strings_of
+from miles_tito.render import REASONING
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Kept by every state of a transcript and inherited by the next; states share it while nothing new is said.
+
+    said: constants of the template, and keys beyond the usual ones, that messages up to the last prompt hold.
+    agreed: kinds of append whose bounded suffix was that of the real history since then.
+    broken: True once one was not; no bounded suffix is used in this transcript any more.
+    """
+
+    said: frozenset[str] = frozenset()
+    agreed: frozenset[str] = frozenset()
+    broken: bool = False
+
+    def covers(self, kind: str, fresh: frozenset[str]) -> bool:
+        """True when the kind has agreed, and nothing (`fresh`) is said for the first time in this append."""
+        return kind in self.agreed and not fresh
+
+    def compared(self, kind: str, *, equal: bool) -> Self:
+        """The trust after one more comparison of a bounded suffix with that of the real history."""
+        return replace(self, agreed=self.agreed | {kind}) if equal else replace(self, broken=True)
+
+    def hearing(self, fresh: frozenset[str]) -> Self:
+        """The trust after messages that say these for the first time: what agreed before has to agree again."""
+        return replace(self, said=self.said | fresh, agreed=frozenset()) if fresh else self
+
+
+class Phrasebook:
+    """Tells which of a template's constants messages say, upper and lower case alike."""
+
+    def __init__(self, constants: Sequence[str]) -> None:
+        self._folded = tuple((text, text.casefold()) for text in constants)
+
+    def fresh(self, messages: Sequence[Message], said: frozenset[str] = frozenset()) -> frozenset[str]:
+        """The constants and unusual keys in the messages that are not among those said."""
+        text = OPEN.join(text for m in messages for text in strings_of({**m, "role": None})).casefold()
+        found = {phrase for phrase, folded in self._folded if phrase not in said and folded in text}
+        keys = {key for message in messages for key in _keys(message)}
+        return frozenset(found | (keys - said))
+
+
+_USUAL = frozenset({"role", "content", "tool_calls", "tool_call_id", *REASONING})
+_OF_CALLS = frozenset({"id", "type", "function"})
+_OF_FUNCTIONS = frozenset({"name", "arguments"})
+
+
+def _keys(message: Message) -> Iterator[str]:
+    usual = _USUAL | {"name"} if message.get("role") == "tool" else _USUAL
+    yield from _unusual(message, usual)
+    for call in message.get("tool_calls") or ():
+        yield from _unusual(call, _OF_CALLS)
+        yield from _unusual(call.get("function") or {}, _OF_FUNCTIONS)
+
+
+def _unusual(found: Message, usual: frozenset[str]) -> Iterator[str]:
+    """Keys that are not usual, each with its value where that is true, false or null."""
+    for key, value in found.items():
+        if key not in usual:
+            yield f".{key}={value}" if value is None or isinstance(value, bool) else f".{key}"
