@@ -56,6 +56,21 @@ def test_a_good_recipe_passes_and_its_paths_start_at_its_folder(recipe, tmp_path
     assert config.rollout.agent == f"{tmp_path}/agent.py:run"
 
 
+def test_plug_ins_of_sessions_start_at_the_recipes_folder(recipe, tmp_path: Path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "def key(message): return ''\ndef pick(turns): return []\ndef mend(samples): return []\n"
+    )
+    path = recipe(
+        sessions={"matcher": "mine.py:key", "sample_picker": "mine.py:pick", "sample_processors": ["mine.py:mend"]}
+    )
+    monkeypatch.chdir("/")
+    config = load(path, ()).config
+    check(config)
+    assert config.sessions.matcher == f"{tmp_path}/mine.py:key"
+    assert config.sessions.sample_picker == f"{tmp_path}/mine.py:pick"
+    assert config.sessions.sample_processors == (f"{tmp_path}/mine.py:mend",)
+
+
 def test_an_override_wins_and_its_path_starts_at_the_working_folder(recipe, tmp_path: Path, monkeypatch):
     other = tmp_path / "elsewhere"
     other.mkdir()
@@ -116,7 +131,10 @@ def test_an_unknown_kind_names_the_known_ones(recipe, tmp_path: Path):
         ("model.path=/nowhere", "model.path"),
         ("data.path=/nowhere.jsonl", "data.path"),
         ("rollout.agent=/nowhere.py:run", "rollout.agent"),
+        ("rollout.on_abort=/nowhere.py:clean", "rollout.on_abort"),
         ("reward.name=/nowhere.py:judge", "reward.name"),
+        ("sessions.sample_picker=/nowhere.py:pick", "sessions.sample_picker"),
+        ("sessions.sample_processors=['/nowhere.py:mend']", "sessions.sample_processors.0"),
     ],
 )
 def test_a_missing_file_is_named_with_its_key(recipe, override, names):

@@ -3,6 +3,8 @@
 import importlib
 import sys
 
+from pathlib import Path
+
 import pytest
 
 from miles_core.builtins import BUILTINS
@@ -42,8 +44,11 @@ def test_every_built_in_fits_its_extension_point(kind):
     assert all(callable(load(kind, name)) for name in BUILTINS[kind])
 
 
-def test_a_kind_has_a_table_and_a_shape():
-    assert BUILTINS.keys() == SHAPES.keys()
+def test_a_kind_with_a_table_has_a_shape_and_every_kind_can_be_loaded(tmp_path: Path):
+    assert BUILTINS.keys() <= SHAPES.keys()
+    (tmp_path / "any.py").write_text("async def any(*args, **kwargs): ...\ndef plain(*args, **kwargs): ...\n")
+    for kind, shape in SHAPES.items():
+        assert callable(load(kind, f"any.py:{'plain' if shape.waits == 'sync' else 'any'}", base=tmp_path))
 
 
 def test_a_file_beside_the_recipe_is_loaded_once(plugin_file):

@@ -131,7 +131,7 @@ async def returns_an_object(*, base_url, prompt, request_kwargs, metadata):
         (returns_an_object, "the agent returned a mapping that is not JSON: "),
         ("no.such:thing", "plug-in module 'no.such' cannot be imported"),
         ("miles_core.rewards.f1:f1_reward", "expected (*, base_url, prompt, request_kwargs, metadata)"),
-        (None, "expected the option 'agent' to name an agent"),
+        (None, "expected the option 'agent' to name a plug-in"),
     ],
 )
 def test_an_agent_that_fails_is_an_aborted_sample_with_the_reason(session_server, make_prompt, make_context, run, told):

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -96,9 +98,8 @@ def blob(headers, ids=(1, 2, 3), *, form=FORMAT, more=None, dtype=np.int32):
         "weight_versions": np.zeros(0, dtype=np.int64),
         **(more or {}),
     }
-    return save(
-        tensors, metadata={"format": form, "samples": headers if isinstance(headers, str) else json.dumps(headers)}
-    )
+    text = headers if isinstance(headers, str) else json.dumps({"format": form, "samples": headers})
+    return save(tensors, metadata={"miles": text})
 
 
 def header(**fields):
@@ -167,3 +168,16 @@ def test_damaged_bytes_are_refused_or_decode_to_whole_samples(data):
     except RecordError:
         return
     assert all(isinstance(sample, Sample) for sample in found)
+
+
+def test_equal_samples_are_equal_bytes_in_every_process(make_sample):
+    program = (
+        "import sys; from miles_core.sample_codec import decode, encode; "
+        "sys.stdout.buffer.write(encode(decode(sys.stdin.buffer.read())))"
+    )
+    data = encode([make_sample("one"), make_sample("two")])
+    again = [
+        subprocess.run([sys.executable, "-c", program], input=data, capture_output=True, check=True, timeout=60).stdout
+        for _ in range(3)
+    ]
+    assert again == [data] * 3

@@ -151,10 +151,21 @@ def _plugins(config: RunConfig) -> Iterator[tuple[str, str, str, tuple[str, ...]
     elif config.rollout.generate == "agent":
         raise ConfigError("rollout.agent: expected an agent for rollout.generate = 'agent', found none; set it.")
     if config.rollout.on_abort is not None:
-        yield "rollout.on_abort", "agents", config.rollout.on_abort, ()
+        yield "rollout.on_abort", "abort_hooks", config.rollout.on_abort, ()
     yield "reward.name", "rewards", config.reward.name, tuple(config.reward.options)
     for place, entry in enumerate(config.rollout.filters):
         yield f"rollout.filters.{place}.name", "group_filters", entry.name, tuple(entry.options)
+    sessions = config.sessions
+    named = (
+        ("matcher", "message_matchers", sessions.matcher),
+        ("sample_picker", "sample_pickers", sessions.sample_picker),
+    )
+    listed = (
+        (f"sample_processors.{n}", "sample_processors", name) for n, name in enumerate(sessions.sample_processors)
+    )
+    for key, kind, name in (*named, *listed):
+        if ":" in name:
+            yield f"sessions.{key}", kind, name, ()
 
 
 def _check_plugin(key: str, kind: str, name: str) -> None:

@@ -18,7 +18,10 @@ PATHS = ("model.path", "data.path", "sft.path", "weights.folder")
 PLUGINS = (
     "rollout.generate",
     "rollout.agent",
+    "rollout.on_abort",
     "reward.name",
+    "sessions.matcher",
+    "sessions.sample_picker",
     "algorithm.advantage",
     "algorithm.loss",
     "algorithm.reduction",
@@ -89,6 +92,9 @@ def anchored(tree: Mapping[str, Any], base: Path) -> dict[str, Any]:
         is_file = isinstance(value, str) and (dotted in PATHS or ".py:" in value)
         if isinstance(inner, dict) and isinstance(value, str) and is_file:
             inner[key] = str(base / value)
+    sessions = result.get("sessions")
+    if isinstance(sessions, dict) and isinstance(sessions.get("sample_processors"), list | tuple):
+        sessions["sample_processors"] = [_anchored_name(name, base) for name in sessions["sample_processors"]]
     rollout = result.get("rollout")
     if isinstance(rollout, dict) and isinstance(rollout.get("filters"), list):
         rollout["filters"] = [_anchored_filter(entry, base) for entry in rollout["filters"]]
@@ -96,8 +102,11 @@ def anchored(tree: Mapping[str, Any], base: Path) -> dict[str, Any]:
 
 
 def _anchored_filter(entry: Any, base: Path) -> Any:
-    name = entry.get("name") if isinstance(entry, Mapping) else None
-    return {**entry, "name": str(base / name)} if isinstance(name, str) and ".py:" in name else entry
+    return {**entry, "name": _anchored_name(entry.get("name"), base)} if isinstance(entry, Mapping) else entry
+
+
+def _anchored_name(name: Any, base: Path) -> Any:
+    return str(base / name) if isinstance(name, str) and ".py:" in name else name
 
 
 def _build(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Resolved[Any]:

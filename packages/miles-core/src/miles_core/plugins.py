@@ -35,6 +35,9 @@ SHAPES: Mapping[str, Shape] = {
         shown="(*, base_url, prompt, request_kwargs, metadata) -> dict | None, async or not",
         keywords=("base_url", "prompt", "request_kwargs", "metadata"),
     ),
+    "abort_hooks": Shape(
+        shown="(*, prompt, metadata, reason), async or not", keywords=("prompt", "metadata", "reason")
+    ),
     "group_filters": Shape(shown="(group, **options) -> Verdict", positional=1, waits="sync"),
     "data_sources": Shape(
         shown="(config, *, seed, base) -> DataSource", positional=1, keywords=("seed", "base"), waits="sync"

@@ -18,13 +18,13 @@ from miles_core.errors import RecordError
 from miles_core.messages import check_messages
 from miles_core.sample import Finish, Origin, Sample, Span
 
-FORMAT = "miles.samples/1"
+FORMAT = "miles.samples/2"
 MAX_BYTES = 1 << 30
 """Most bytes that `decode` accepts unless told otherwise."""
 
 
 def encode(samples: Sequence[Sample]) -> bytes:
-    """The samples as bytes. RecordError when messages or metadata are no JSON (NaN included)."""
+    """Equal bytes for equal samples. RecordError when messages or metadata are no JSON (NaN included)."""
     spans = [span for sample in samples for span in sample.spans]
     sampled = [span for span in spans if span.origin is Origin.SAMPLED]
     tensors: dict[str, NDArray[Any]] = {
@@ -36,10 +36,12 @@ def encode(samples: Sequence[Sample]) -> bytes:
         if sample.routing is not None:
             tensors[f"routing.{number}"] = np.ascontiguousarray(sample.routing)
     try:
-        header = json.dumps([_header(sample) for sample in samples], allow_nan=False)
+        headers = [_header(sample) for sample in samples]
+        header = json.dumps({"format": FORMAT, "samples": headers}, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise RecordError(f"expected messages and metadata of samples as JSON values, found: {error}.") from None
-    return save_tensors(tensors, metadata={"format": FORMAT, "samples": header})
+    # One key: safetensors writes several in an order that differs from process to process.
+    return save_tensors(tensors, metadata={"miles": header})
 
 
 def _header(sample: Sample) -> dict[str, Any]:
@@ -78,8 +80,8 @@ def _headers(data: bytes) -> list[Any]:
     if size + 8 > len(data):
         raise RecordError(f"expected samples as safetensors, found {len(data)} bytes that are cut off or no samples.")
     try:
-        metadata = json.loads(data[8 : 8 + size])["__metadata__"]
-        form, headers = metadata["format"], json.loads(metadata["samples"])
+        header = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["miles"])
+        form, headers = header["format"], header["samples"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RecordError(f"expected the metadata of {FORMAT}, found none that can be read ({error!r}).") from None
     if form != FORMAT or not isinstance(headers, list):

@@ -23,8 +23,9 @@ async def agent(prompt: Prompt, context: RolloutContext) -> list[Sample]:
     `model`, the model name handed to the agent ("policy" by default). The label of the prompt stays out of its sight.
     """
     try:
-        run = _named(context.options, "agent")
-        on_abort = _named(context.options, "on_abort") if context.options.get("on_abort") is not None else None
+        run = _named(context.options, "agent", "agents")
+        hooked = context.options.get("on_abort") is not None
+        on_abort = _named(context.options, "on_abort", "abort_hooks") if hooked else None
     except PluginError as error:
         return [failed(prompt, context, str(error))]
     keywords = {
@@ -51,14 +52,14 @@ def request_kwargs(context: RolloutContext) -> dict[str, Any]:
     return {"model": model, "extra_headers": headers, "timeout": context.timeout_s}
 
 
-def _named(options: Mapping[str, Any], option: str) -> Callable[..., Any]:
+def _named(options: Mapping[str, Any], option: str, kind: str) -> Callable[..., Any]:
     named = options.get(option)
     if callable(named):
         return named
     if not isinstance(named, str):
-        raise PluginError(f"expected the option {option!r} to name an agent as module:attribute, found {named!r}.")
+        raise PluginError(f"expected the option {option!r} to name a plug-in as module:attribute, found {named!r}.")
     base = options.get("base")
-    return load("agents", named, base=Path(base) if base else None)
+    return load(kind, named, base=Path(base) if base else None)
 
 
 def _hook(run: Callable[..., Any], keywords: Mapping[str, Any]) -> Callable[[str], Callable[[], Any]]:

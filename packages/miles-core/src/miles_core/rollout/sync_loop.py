@@ -198,7 +198,7 @@ def _options(config: RolloutConfig, base: Path | None) -> dict[str, Any]:
         load("agents", config.agent, base=base)
         options["agent"] = config.agent
     if config.on_abort is not None:
-        load("agents", config.on_abort, base=base)
+        load("abort_hooks", config.on_abort, base=base)
         options["on_abort"] = config.on_abort
     if base is not None:
         options["base"] = str(base)
