@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-
 from pathlib import Path
 
 import pytest
