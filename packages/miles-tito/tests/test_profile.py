@@ -27,6 +27,40 @@ def test_the_form_of_arguments_is_derived(chat_for):
     assert chat_for("chatml").profile.arguments == "object"
 
 
+@pytest.mark.parametrize(
+    ("condition", "form"),
+    [
+        ("true", "empty"),
+        ("m.content is none", "null"),
+        ("m.content is not defined", "absent"),
+        ("not m.content", "empty"),
+    ],
+)
+def test_what_stands_beside_calls_is_derived_and_used(condition, form, encode):
+    template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls and "
+        + condition
+        + " %}{% for c in m.tool_calls %}{{ c.function.name }}{{ c.function.arguments|tojson }}{% endfor %}"
+        "{% else %}{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    chat = ChatTokenizer.from_pretrained(Vocabulary.of_bytes(["<|im_start|>", "<|im_end|>"]), chat_template=template)
+    assert chat.profile.beside_calls == form
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    user, result = {"role": "user", "content": "u"}, {"role": "tool", "tool_call_id": "c", "content": "r"}
+    turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+    transcript = chat.begin([user, turn, result])
+    assert "assistant\nlook{}<|im_end|>" in chat.vocabulary.decode(transcript.ids)
+    for _ in range(2):
+        transcript = chat.append(transcript.sampled(encode(chat, "look{}<|im_end|>"), message=turn), [result])
+        assert chat.verify(transcript).differences == ()
+    transcript = chat.begin([user])
+    for _ in range(3):
+        transcript = chat.append(transcript.sampled(encode(chat, "look{}<|im_end|>"), message=turn), [result])
+        assert chat.verify(transcript).differences == ()
+    assert chat.profile.proofs["1>tool"] == "bounded"
+
+
 def test_a_profile_survives_json(chat_for):
     profile = chat_for("numbers_calls").profile
     assert Profile.from_json(profile.to_json()) == profile

@@ -156,3 +156,39 @@ def test_a_word_that_makes_the_template_refuse_is_refused_with_its_words():
     start = grown(chat, chat.begin([USER]), SAYS, [USER])
     with pytest.raises(NotExtendable, match="not that"):
         grown(chat, start, SAYS, [{"role": "user", "content": "/never"}])
+
+
+def test_a_text_that_the_template_writes_only_once_is_not_lost():
+    chat = chat_of(
+        "{%- set ns = namespace(seen=[]) %}" + LOOP + "{% if m.role != 'tool' or m.content not in ns.seen %}"
+        + TURN + "{% set ns.seen = ns.seen + [m.content] %}{% endif %}" + END + PROMPT
+    )  # fmt: skip
+    turn = calling("look")
+    transcript = grown(chat, chat.begin([USER]), turn, results(turn))
+    for content in ("one", "two"):
+        transcript = grown(chat, transcript, turn, [{**results(turn)[0], "content": content}])
+    assert chat.profile.proofs["1>tool"] == "history"
+    with pytest.raises(NotExtendable, match="drops"):
+        grown(chat, transcript, turn, [{**results(turn)[0], "content": "one"}])
+
+
+@pytest.mark.parametrize("kind", ["user", "history"])
+def test_a_user_who_writes_like_a_tool_moves_nothing(kind):
+    """Qwen's templates take such a message for a result, and then write the reasoning of earlier turns."""
+    chat = chat_of(
+        "{%- set ns = namespace(last=messages|length - 1, open=true) %}"
+        "{%- for m in messages[::-1] %}"
+        "{% if ns.open and m.role == 'user' and not (m.content.startswith('<tool_response>')"
+        " and m.content.endswith('</tool_response>')) %}{% set ns.open = false %}"
+        "{% set ns.last = messages|length - 1 - loop.index0 %}{% endif %}{% endfor %}" + LOOP
+        + "{{- '<|im_start|>' + m.role + '\n' }}{% if m.reasoning_content and loop.index0 > ns.last %}"
+        "{{ '<think>\n' + m.reasoning_content + '\n</think>\n\n' }}{% endif %}{{ m.content + '<|im_end|>\n' }}" + END
+        + "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )  # fmt: skip
+    wrapped = {"role": "user", "content": "<tool_response>\n4\n</tool_response>"}
+    thinks = {**SAYS, "reasoning_content": "hm"}
+    prompt = [USER] if kind == "user" else [USER, thinks, wrapped, thinks, USER]
+    transcript = chat.begin(prompt)
+    for new in (USER, wrapped, wrapped, USER, wrapped):
+        transcript = grown(chat, transcript, thinks, [new])
+        assert new["content"] in text_of(chat, transcript)

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from miles_core.errors import TokenError
 from miles_tito import ChatTokenizer
 from miles_tito.vocabulary import Vocabulary
 
@@ -158,3 +159,23 @@ MADE: dict[str, Vocabulary] = {}
 def test_texts_of_any_two_halves_of_any_ids_join(name, ids, cut):
     vocabulary = MADE.setdefault(name, ALL[name]())
     assert vocabulary.decode(ids[:cut]) + vocabulary.decode(ids[cut:]) == vocabulary.decode(ids)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "spelled"),
+    [
+        (normalizers.Lowercase(), "<|IM_END|>"),
+        (normalizers.NFKC(), "\uff1c|im_end|>"),
+        (normalizers.Replace("\u200b", ""), "<|im_\u200bend|>"),
+    ],
+)
+def test_text_that_a_normalizer_makes_a_special_token_of_is_refused(normalizer, spelled):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={symbol: n for n, symbol in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.normalizer = normalizer
+    tokenizer.add_special_tokens([AddedToken("<|im_end|>", normalized=True)])
+    vocabulary = Vocabulary(tokenizer)
+    assert len(vocabulary.encode("a<|im_end|>")[0]) == 2
+    with pytest.raises(TokenError, match=r"makes '<.im_end.>' of something in it"):
+        vocabulary.encode(f"a {spelled} b<|im_end|>")

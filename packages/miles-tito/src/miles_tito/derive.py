@@ -15,10 +15,10 @@ from miles_core.messages import text_of
 from miles_tito.boundary import Scene, lost_text
 from miles_tito.compare import Alignment, Difference, align, hidden, structure_of
 from miles_tito.errors import Divergence, NotExtendable, TemplateError
-from miles_tito.marks import OPEN, Marker, unmarked
+from miles_tito.marks import OPEN, Marker, strings_of, unmarked
 from miles_tito.outline import Skeleton, ids_of, outline_of
 from miles_tito.render import ChatTemplate, mentions
-from miles_tito.sentinels import all_with_sentinels, with_sentinels
+from miles_tito.sentinels import all_with_sentinels, sentinel_stem, with_sentinels
 
 Message = Mapping[str, Any]
 USER: Message = {"role": "user", "content": "u"}
@@ -119,7 +119,8 @@ class Deriver:
         tools: Sequence[Message],
         now: datetime,
     ) -> Scene:
-        last, placed = with_sentinels(turn, "turn", 0), all_with_sentinels(new, "new")
+        mine = _unsaid("turn", "new", said=[*history, turn, *new])
+        last, placed = with_sentinels(turn, f"turn{mine}", 0), all_with_sentinels(new, f"new{mine}")
         messages = [*history, last.message, *(p.message for p in placed)]
         shown = self._text(self.template.normalised(messages), new, tools, now)
         return Scene(shown, last, tuple(placed), turn, tuple(new))
@@ -234,6 +235,15 @@ def _marked(
             "tokens; take the control tokens out of the messages."
         )
     return placed
+
+
+def _unsaid(*names: str, said: Sequence[Message]) -> str:
+    """What to put behind the names so that no message holds their sentinels: only a unique word shows a place."""
+    text = "\n".join(strings_of(list(said)))
+    tried = ""
+    while any(sentinel_stem(f"{name}{tried}") in text for name in names):
+        tried += "x"
+    return tried
 
 
 _MAX_KEPT = 512

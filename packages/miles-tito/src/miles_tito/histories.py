@@ -90,6 +90,13 @@ def long_stage(deriver: Deriver, tools: Sequence[Message]) -> tuple[History | No
     return History(messages=messages, fixed=fixed, sampled=(None,) * (_LONG + 1)), True
 
 
+def repeated(deriver: Deriver, turn: Message, new: Sequence[Message], tools: Sequence[Message]) -> list[History]:
+    """The history in which the very same turn and messages came before, if it can be grown: nothing is written once."""
+    stage = _grown(deriver, None, [{"role": "user", "content": "first"}], tools)
+    again = stage and _grown(deriver, stage, [turn, *new], tools)
+    return [again] if again else []
+
+
 def _grown(
     deriver: Deriver, stage: History | None, messages: Sequence[Message], tools: Sequence[Message]
 ) -> History | None:

@@ -29,10 +29,10 @@ class Marker:
 
     def found_in(self, value: Any) -> bool:
         """True when a string anywhere inside the callers' JSON value contains a control token."""
-        return any(map(self._callers.search, strings_of(value)))
+        return any(map(self._callers.search, strings_of(value, keys=True)))
 
     def mark(self, value: Any) -> Any:
-        """A copy of the JSON value with every control token in its strings (not in its keys) marked."""
+        """A copy of the JSON value with every control token in its strings, keys included, marked."""
         return _mark(value, self._control)
 
     def mark_callers(self, value: Any) -> Any:
@@ -45,12 +45,12 @@ class Marker:
         An assistant may write the vocabulary's ordinary control tokens (`<think>`), but not its special ones.
         """
         pattern = self._structural if message["role"] == "assistant" else self._callers
-        return any(map(pattern.search, strings_of(message)))
+        return any(map(pattern.search, strings_of(message, keys=True)))
 
     def mark_message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """The message with what `foreign` looks for marked."""
         pattern = self._structural if message["role"] == "assistant" else self._callers
-        return {key: value if key == "role" else _mark(value, pattern) for key, value in message.items()}
+        return {**_mark(message, pattern), "role": message["role"]}
 
     def first(self, text: str, start: int = 0) -> re.Match[str] | None:
         """The first control token at or after `start` that is not marked."""
@@ -108,7 +108,7 @@ def _mark(value: Any, pattern: re.Pattern[str]) -> Any:
     if isinstance(value, str):
         return pattern.sub(lambda found: f"{OPEN}{found[0]}{CLOSE}", value)
     if isinstance(value, Mapping):
-        return {key: _mark(item, pattern) for key, item in value.items()}
+        return {_mark(key, pattern): _mark(item, pattern) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mark(item, pattern) for item in value]
     return value
@@ -119,24 +119,26 @@ def unmarked(text: str) -> str:
     return _ANY.sub("", text) if OPEN in text or CLOSE in text else text
 
 
-def strings_of(value: Any) -> list[str]:
-    """Every string inside a JSON value, keys left out, in order."""
+def strings_of(value: Any, *, keys: bool = False) -> list[str]:
+    """Every string inside a JSON value in order, keys left out unless asked for."""
     found: list[str] = []
-    _collect(value, found)
+    _collect(value, found, keys)
     return found
 
 
-def _collect(value: Any, found: list[str]) -> None:
+def _collect(value: Any, found: list[str], keys: bool) -> None:
     if isinstance(value, str):
         found.append(value)
     elif isinstance(value, dict):
+        if keys:
+            found.extend(key for key in value if isinstance(key, str))
         for item in value.values():
-            _collect(item, found)
+            _collect(item, found, keys)
     elif isinstance(value, list | tuple):
         for item in value:
-            _collect(item, found)
+            _collect(item, found, keys)
     elif isinstance(value, Mapping):
-        _collect(dict(value), found)
+        _collect(dict(value), found, keys)
 
 
 def _add_live(regions: list[tuple[str, bool]], text: str) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import product
 from pathlib import Path
 from typing import Any, Self
 
@@ -54,6 +55,7 @@ class Profile:
     roles: roles whose text shows up when appended after a turn. reasoning_kept: None, or the template arguments (maybe
     none) under which reasoning stays in history after the next user message. format: how turns are parsed.
     schemas: form in which tool schemas reach the template, "none" where it shows none.
+    beside_calls: what stands for the content of a turn that only calls tools, so that the calls are written.
     code: digest of the code that derived and proved it.
     proofs: per append kind, "bounded" (the suffix does not depend on the history) or "history" (derived from it).
     triggers: per bounded kind, the texts of the template's own after which, said in a message, the proof does not hold.
@@ -70,6 +72,7 @@ class Profile:
     reasoning_kept: Mapping[str, Any] | None
     format: str
     schemas: str = "wrapped"
+    beside_calls: str = "empty"
     code: str = ""
     proofs: Mapping[str, str] = field(default_factory=dict)
     cures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -104,8 +107,9 @@ class Profile:
         return replace(self, proofs={**self.proofs, kind: proof}, triggers=known)
 
     def prepared(self, template: ChatTemplate) -> ChatTemplate:
-        """The template with arguments and schemas in the forms that it needs."""
-        return template.with_arguments(self.arguments).with_schemas(self.schemas)
+        """The template with arguments, schemas and the content beside calls in the forms that it needs."""
+        formed = template.with_arguments(self.arguments).with_schemas(self.schemas)
+        return formed.with_beside_calls(self.beside_calls)
 
     def with_cure(self, kind: str, arguments: Mapping[str, Any]) -> Self:
         """The profile with the template arguments that make one more kind sound."""
@@ -115,7 +119,7 @@ class Profile:
 def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Profile, ChatTemplate]:
     """Derive the facts; the template comes back with the argument form it needs."""
     schemas = _schemas(template)
-    template = _with_arguments(template.with_schemas(schemas))
+    template = _writing_calls(template.with_schemas(schemas))
     stops = _stops(template, vocabulary)
     ends = [stop for stop in stops if stop in vocabulary.controls and stop not in _parting(template, stops)]
     ids = [*vocabulary.stop_ids, *(vocabulary.controls[stop] for stop in ends)]
@@ -131,6 +135,7 @@ def derive_profile(template: ChatTemplate, vocabulary: Vocabulary) -> tuple[Prof
             reasoning_kept=_reasoning_kept(template),
             format=detect(template),
             schemas=schemas,
+            beside_calls=template.beside_calls,
             code=derivation_digest(),
         ),
         template,
@@ -170,11 +175,12 @@ def _schemas(template: ChatTemplate) -> str:
     return "none"
 
 
-def _with_arguments(template: ChatTemplate) -> ChatTemplate:
+def _writing_calls(template: ChatTemplate) -> ChatTemplate:
+    """The template with the first forms of arguments, and of the content beside them, under which it writes calls."""
     word = with_sentinels(CALLS, "turn", 0).words[-1]
     call = {**CALL, "function": {"name": "look", "arguments": json.dumps({"zq": word})}}
-    for form in ("object", "string"):
-        tried = template.with_arguments(form)
+    for beside, form in product(("empty", "null", "absent"), ("object", "string")):
+        tried = template.with_arguments(form).with_beside_calls(beside)
         text = try_render(tried, [USER, {**CALLS, "tool_calls": [call]}, TOOL]) or try_render(
             tried, [USER, {**CALLS, "tool_calls": [call]}]
         )

@@ -21,7 +21,7 @@ def values_in(text: str, kind: type[Any]) -> dict[str, Any]:
     """Arguments of the dataclass `kind` that `dumped` wrote; TokenError for another version, fields or types."""
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _refused(f"JSON that cannot be read ({error})") from error
     if not isinstance(found, dict):
         raise _refused(f"JSON of a {type(found).__name__}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from miles_tito.derive import USER, Deriver, History, Suffix
 from miles_tito.errors import NotExtendable
-from miles_tito.histories import long_stage, stages
+from miles_tito.histories import long_stage, repeated, stages
 from miles_tito.profile import CALLS, EPOCH, LOOK, TOOL
 from miles_tito.render import reasoning_of
 
@@ -111,7 +111,8 @@ class Prover:
             suffix = self.deriver.bounded(turn, new, EPOCH, tools=context_tools(proof))
             if suffix is None:
                 return None
-            wholes = (self.deriver.whole(history, turn, new, tools, EPOCH) for history in histories)
+            told_before = repeated(self.deriver, turn, new, tools)
+            wholes = (self.deriver.whole(history, turn, new, tools, EPOCH) for history in [*histories, *told_before])
             return suffix if all(whole.text == suffix.text for whole in wholes) else None
         except NotExtendable:
             return None

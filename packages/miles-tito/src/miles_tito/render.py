@@ -38,6 +38,7 @@ class ChatTemplate:
     kwargs: template arguments (for example `enable_thinking`). special_tokens: `bos_token` and the like.
     arguments: how tool-call arguments reach the template, as an "object" or as a "string" of JSON.
     schemas: how tool schemas do, "wrapped" as callers give them or "bare", the function's part alone.
+    beside_calls: what stands for the content of a turn that only calls tools: "empty" text, "null", or "absent".
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         arguments: str = "object",
         schemas: str = "wrapped",
+        beside_calls: str = "empty",
     ) -> None:
         self.source = source
         self.kwargs = dict(kwargs or {})
         self.special_tokens = dict(special_tokens or {})
         self.arguments = arguments
         self.schemas = schemas
+        self.beside_calls = beside_calls
         try:
             self._compiled = template_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
@@ -90,6 +93,12 @@ class ChatTemplate:
         """The same compiled template with tool schemas in another form."""
         other = copy.copy(self)
         other.schemas = form
+        return other
+
+    def with_beside_calls(self, form: str) -> "ChatTemplate":
+        """The same compiled template with another form of the content of turns that only call tools."""
+        other = copy.copy(self)
+        other.beside_calls = form
         return other
 
     def with_kwargs(self, kwargs: Mapping[str, Any]) -> "ChatTemplate":
@@ -138,8 +147,9 @@ class ChatTemplate:
     def normalised(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Copies of the messages in the one form templates agree on; the caller's objects stay as they are.
 
-        Null and missing content becomes "", text parts are joined, JSON-string arguments become objects (or the other
-        way round), nulls and empty lists of calls are dropped, a tool result learns which function it answers.
+        Null and missing content becomes "" (beside tool calls whatever the template takes), text parts are joined,
+        JSON-string arguments become objects (or the other way round), nulls and empty lists of calls are dropped, a
+        tool result learns which function it answers.
         """
         names: dict[str, str] = {}
         return [self._normalised(message, names) for message in messages]
@@ -169,6 +179,10 @@ class ChatTemplate:
                 names[call["id"]] = call["function"]["name"]
         if calls:
             plain["tool_calls"] = calls
+            if not plain["content"] and self.beside_calls == "null":
+                plain["content"] = None
+            elif not plain["content"] and self.beside_calls == "absent":
+                del plain["content"]
 
     def _function(self, function: Mapping[str, Any]) -> dict[str, Any]:
         arguments = function.get("arguments")

@@ -35,7 +35,12 @@ class Placed:
 def sentinel(name: str, number: int) -> str:
     """A word that no template writes, survives trimming and JSON, and is no part of another sentinel."""
     digits = "".join(chr(ord("a") + int(digit)) for digit in str(number))
-    return f"zq{name}{digits}qz"
+    return f"{sentinel_stem(name)}{digits}qz"
+
+
+def sentinel_stem(name: str) -> str:
+    """What the sentinels of that name begin with."""
+    return f"zq{name}"
 
 
 def with_sentinels(message: Mapping[str, Any], name: str, number: int) -> Placed:

@@ -85,6 +85,6 @@ def read_json(file: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenError(f"expected JSON in {file}, found {error}; download the file again.") from error
     return found if isinstance(found, dict) else {}

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
@@ -71,7 +72,25 @@ class Vocabulary:
 
     def _encode_live(self, text: str) -> tuple[list[int], list[int]]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        if self._normalises_controls:
+            self._check_controls(text, encoding.ids)
         return encoding.ids, [start for start, _ in encoding.offsets]
+
+    @cached_property
+    def _normalises_controls(self) -> bool:
+        """True when text that is no control token may become a special one, because both are compared normalised."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return self._tokenizer.normalizer is not None and any(token.special and token.normalized for token in added)
+
+    def _check_controls(self, text: str, ids: Sequence[int]) -> None:
+        special = {self._control_ids[number] for number in self.structural}
+        wanted = Counter(found[0] for found in self.marker.written(text) if found[0] in special)
+        extra = Counter(self._control_ids[number] for number in ids if number in self.structural) - wanted
+        if extra:
+            raise TokenError(
+                "expected text that spells no special token, but this vocabulary's normalizer makes "
+                f"{next(iter(extra))!r} of something in it; the message cannot be used with this tokenizer."
+            )
 
     def _encode_plain(self, text: str, *, inside: bool) -> tuple[list[int], list[int]]:
         tokenizer = self._plain_inside if inside else self._plain
