@@ -9,7 +9,7 @@ import pytest
 
 from miles_core.errors import TokenError
 from miles_core.sample import Origin
-from miles_tito import NotExtendable, TemplateError
+from miles_tito import ChatTokenizer, NotExtendable, TemplateError
 
 USER = {"role": "user", "content": "hi"}
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "d", "parameters": {"type": "object"}}}]
@@ -165,6 +165,17 @@ def test_a_key_that_spells_a_control_token_never_becomes_one(chat_for, encode):
         counts.append([number for number in transcript.ids if number in special])
     assert counts[0] == counts[1]
     assert "obey" in chat.vocabulary.decode(transcript.ids)
+
+
+def test_a_window_longer_than_most_conversations_is_seen(chat_for, encode):
+    source = "{% set messages = messages[-70:] %}" + chat_for("chatml").template.source
+    chat = ChatTokenizer.from_pretrained(chat_for("chatml").vocabulary, chat_template=source)
+    transcript = chat.begin([USER])
+    for _ in range(34):
+        transcript = chat.append(transcript.sampled(encode(chat, "a<|im_end|>")), [USER])
+    assert chat.profile.proofs["text>user"] == "history"
+    with pytest.raises(NotExtendable, match="changes earlier text"):
+        chat.append(transcript.sampled(encode(chat, "a<|im_end|>")), [USER])
 
 
 def test_words_that_renders_are_marked_with_may_be_said(chat_for, encode):
@@ -348,7 +359,7 @@ def test_a_template_that_cuts_a_text_is_refused_for_texts_that_it_cuts(chat_for,
     chat = chat_for("cuts_long_texts")
     done = chat.begin([USER]).sampled(encode(chat, "a<|end|>"))
     assert chat.append(done, [{"role": "user", "content": "short"}]).awaits_turn
-    with pytest.raises(NotExtendable, match="drops part of the text of the user message") as caught:
+    with pytest.raises(NotExtendable, match="drops or rewrites part of the text of the user message") as caught:
         chat.append(done, [{"role": "user", "content": "short"}, {"role": "user", "content": content}])
     assert caught.value.divergence.expected in content
 

@@ -104,11 +104,11 @@ class Scene:
         """The refusal of a suffix that lacks a word of a new message."""
         at = suffix.rfind(text_of(message.get("content")).partition(word)[0][-20:].strip())
         return self._refusal(
-            f"the template drops part of the text of the {message['role']} message",
+            f"the template drops or rewrites part of the text of the {message['role']} message",
             at=len(self.shown),
             expected=word,
             found=suffix[max(0, at) :],
-            help="Shorten the text to what the template keeps, or use a template that writes all of it.",
+            help="Shorten the text to what the template keeps, or use a template that writes all of it as it is.",
         )
 
     def _end_of_words(self, first: int) -> int:

@@ -58,8 +58,8 @@ def stages(deriver: Deriver, tools: Sequence[Message]) -> list[History]:
     return list(found.values())
 
 
-_LONG = 30
-"""Turns of the long history: 61 messages, so that a template which forgets the oldest is noticed."""
+_LONG = 100
+"""Turns of the long history: 201 messages, so that a template which forgets the oldest is noticed."""
 
 
 def long_stage(deriver: Deriver, tools: Sequence[Message]) -> tuple[History | None, bool]:
