@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 import threading
 from datetime import datetime
 
@@ -87,6 +88,22 @@ def test_a_truncated_turn_that_ends_in_its_stop_is_whole(chat_for, encode):
     chat = chat_for("chatml")
     cut = chat.begin([USER]).sampled(encode(chat, "done<|im_end|>"), finish="length")
     assert chat.append(cut, [USER]).awaits_turn
+
+
+def test_a_refusal_survives_pickling_and_reads_as_sentences(chat_for, encode):
+    chat = chat_for("drops_late_system")
+    with pytest.raises(NotExtendable) as caught:
+        chat.append(chat.begin([USER]).sampled(encode(chat, "a<|end|>")), [{"role": "system", "content": "s"}])
+    error, again = caught.value, pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(error)
+    assert (again.role, again.divergence, again.help, again.reason) == (
+        "system",
+        error.divergence,
+        error.help,
+        error.reason,
+    )
+    assert f"{error.reason}; after {error.divergence.before!r}: expected 's', found" in str(error)
+    assert f". {error.help}" in str(error)
 
 
 def test_an_aborted_turn_is_never_extended(chat_for, encode):

@@ -95,3 +95,31 @@ def test_whatever_goes_wrong_inside_a_template_is_its_refusal(source):
 def test_a_template_that_is_no_jinja_is_refused_with_its_line():
     with pytest.raises(TemplateError, match="line 2"):
         ChatTemplate("a\n{% if %}")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% break %}",
+        "{% for a in b %}" * 25 + "{% endfor %}" * 25,
+        "{{ dict(a=1, a=2) }}",
+        "{{ " + "9" * 5000 + " }}",
+        "{% if a %}" * 300 + "{% endif %}" * 300,
+        "{{ " + "1 + " * 5000 + "1 }}",
+    ],
+)
+def test_a_template_that_python_cannot_compile_is_refused_in_a_sentence(source):
+    with pytest.raises(TemplateError, match="expected a chat template"):
+        ChatTemplate(source)
+
+
+@pytest.mark.parametrize("source", ["{{ 'x' * 10**18 }}", "{{ '\\ud800' }}", "{{ '' | center(10**18) }}"])
+def test_a_template_that_fails_says_so(source):
+    with pytest.raises(TemplateError, match="fails on this conversation"):
+        render(source, [])
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt"])
+def test_an_argument_that_every_render_sets_is_refused(name):
+    with pytest.raises(TemplateError, match=f"found {name}, which every render sets"):
+        ChatTemplate("x", kwargs={name: 1})

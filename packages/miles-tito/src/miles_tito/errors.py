@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from miles_core.errors import TokenError
@@ -37,7 +38,8 @@ class Divergence:
         )
 
     def __str__(self) -> str:
-        return f"after {self.before!r} expected {self.expected!r}, found {self.found!r}"
+        where = f"after {self.before!r}: " if self.before else ""
+        return f"{where}expected {self.expected!r}, found {self.found!r}"
 
 
 class TemplateError(TokenError):
@@ -65,8 +67,17 @@ class NotExtendable(TokenError):  # noqa: N818 (the public name says what the tr
         self.divergence = divergence
         self.help = help
         self.arguments = dict(arguments or {})
-        shown = f" {str(divergence)[:400]}." if divergence else ""
-        super().__init__(f"cannot append a {role} message: {reason}{shown} {help}".rstrip())
+        self._rebuilt: dict[str, Any] = {
+            "role": role,
+            "divergence": divergence,
+            "help": help,
+            "arguments": self.arguments,
+        }
+        shown = f"; {str(divergence)[:400]}" if divergence and divergence.found != reason else ""
+        super().__init__(f"cannot append a {role} message: {reason}{shown}. {help}".rstrip())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(NotExtendable, self.reason, **self._rebuilt), ()
 
     def with_help(self, help: str, arguments: Mapping[str, Any]) -> "NotExtendable":
         """The same refusal with another way out."""

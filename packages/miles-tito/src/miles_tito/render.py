@@ -57,11 +57,21 @@ class ChatTemplate:
         self.arguments = arguments
         self.schemas = schemas
         self.beside_calls = beside_calls
+        taken = sorted(_RENDERS & set(self.kwargs))
+        if taken:
+            raise TemplateError(
+                f"expected template arguments of the template's own, found {', '.join(taken)}, which every render sets."
+            )
         try:
             self._compiled = template_environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(
                 f"expected a chat template in Jinja, found {error.message} in line {error.lineno}."
+            ) from error
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+            # Jinja writes Python: what Python cannot compile (a break outside a loop, too deep nesting) is no template.
+            raise TemplateError(
+                f"expected a chat template that compiles, found {type(error).__name__}: {str(error)[:200]}."
             ) from error
 
     @cached_property
@@ -137,7 +147,7 @@ class ChatTemplate:
             text.encode()  # a lone surrogate, escaped in a call's arguments, has no tokens
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refuses this conversation: {error.message or error}") from error
-        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        except _FAILURES as error:
             # A template is a program over arbitrary messages: what Python raises inside it is the template's failure.
             raise TemplateError(
                 f"the chat template fails on this conversation: {type(error).__name__}: {error}"
@@ -191,6 +201,10 @@ class ChatTemplate:
         elif self.arguments == "object" and (isinstance(arguments, str) or arguments is None):
             arguments = _object(arguments or "{}")
         return {**function, "arguments": arguments}
+
+
+_RENDERS = {"messages", "tools", "documents", "add_generation_prompt", "strftime_now", "raise_exception"}
+_FAILURES = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError, MemoryError)
 
 
 def literals_of(source: str) -> str:
