@@ -143,6 +143,41 @@ def test_a_key_that_a_later_message_brings_is_heard():
     assert chat.vocabulary.decode(transcript.last.spans[1].ids).endswith(f"hi{QUICK}<|im_end|>\n")
 
 
+def test_a_late_system_message_may_change_what_follows_a_later_turn():
+    late = "messages[1:loop.index0]|selectattr('role', 'equalto', 'system')|list"
+    chat = chat_noting(f"{{% if {late} %}}{QUICK}{{% endif %}}")
+    transcript = chat.begin(system("rules"))
+    for _ in range(2):
+        transcript = grown(chat, transcript, [USER])
+    assert transcript.trust.agreed == {"text>user"}
+    transcript = grown(chat, transcript, [{"role": "system", "content": "hint"}])
+    assert chat.profile.proofs == {"text>user": "bounded", "text>system": "bounded"}
+    transcript = grown(chat, transcript, [USER])
+    assert QUICK in chat.vocabulary.decode(transcript.last.spans[1].ids)
+    assert transcript.trust.broken
+
+
+def test_what_only_the_history_can_tell_puts_the_rest_in_doubt():
+    counts = "{% set ns = namespace(n=0) %}"
+    chat = chat_noting("{% set ns.n = ns.n + 1 %}{{ ns.n }}", head=counts, role="system")
+    transcript = chat.begin([USER])
+    for new in (USER, USER, {"role": "system", "content": "s"}):
+        transcript = grown(chat, transcript, [new])
+    assert chat.profile.proofs == {"text>user": "bounded", "text>system": "history"}
+    assert transcript.trust.agreed == frozenset()
+    assert grown(chat, transcript, [USER]).trust.agreed == {"text>user"}
+
+
+def test_a_transcript_that_the_template_refuses_as_a_whole_differs_hard():
+    chat = chat_noting("", head="{% if messages|length > 3 %}{{ raise_exception('too many') }}{% endif %}")
+    transcript = grown(chat, chat.begin([USER]), [USER])
+    step = transcript.last
+    longer = transcript.sampled([1])._with(step, awaits_turn=True)
+    report = chat.verify(longer)
+    assert report.hard == 1
+    assert "too many" in report.first.divergence.expected
+
+
 def test_where_the_two_differ_no_bounded_suffix_is_used_in_that_transcript_any_more():
     chat = chat_noting(f"{{% if messages[0].content|length > 9 %}}{QUICK}{{% endif %}}")
     assert grown(chat, chat.begin(user("x" * 10)), [USER]).trust.broken

@@ -29,15 +29,19 @@ def verify(
 ) -> Report:
     """The transcript against a render of all its messages with its own tools, arguments and clock.
 
-    A last turn that the template refuses to render differs softly; all before it is compared as ever.
+    A last turn that the template refuses to render differs softly; all before it is compared as ever. A transcript that
+    awaits a turn and that the template refuses as a whole differs hard, and from the start: nothing confirms any of it.
     """
     pieces = transcript.pieces()
     fixed, sampled = _texts(pieces, vocabulary, deriver, stop_ids)
     try:
         canonical = _canonical(transcript, template, deriver.marker)
     except TemplateError as error:
-        if transcript.awaits_turn or transcript.parent is None:
+        if transcript.parent is None:
             raise
+        if transcript.awaits_turn:
+            refused = Divergence(offset=0, before="", expected=str(error), found=fixed[-1][:60])
+            return report_of([Difference(kind=Kind.NON_ASSISTANT_TEXT, turn=0, divergence=refused)])
         before = verify(transcript.parent, template, vocabulary, deriver, stop_ids)
         refused = Divergence(offset=0, before="", expected=str(error), found=sampled[-1][:60])
         last = Difference(kind=Kind.ASSISTANT_TEXT, turn=len(sampled) - 1, divergence=refused)

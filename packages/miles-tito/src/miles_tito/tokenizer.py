@@ -203,7 +203,8 @@ class ChatTokenizer:
         A bounded suffix stands alone where its kind has agreed with the real history in this transcript; until then
         both are derived, and the real history's is the one that counts.
         """
-        turn, trust = transcript.last.messages[0], transcript.trust
+        turn = transcript.last.messages[0]
+        trust = transcript.trust.meeting([turn, *new])
         fresh = self._phrasebook.fresh([turn, *new], trust.said)
         kind = self._kind(turn, new, transcript)
         bounded = self._bounded(transcript, new, kind)
@@ -211,10 +212,10 @@ class ChatTokenizer:
             return bounded, trust
         history = history_of(transcript, self._vocabulary, self._deriver, self.stop_token_ids)
         whole = self._deriver.whole(history, turn, new, transcript.tools, transcript.now)
-        if bounded is not None:
-            equal = (bounded.text, bounded.marker) == (whole.text, whole.marker)
-            trust = trust.compared(kind, equal=equal)
-        return whole, trust.hearing(fresh)
+        if bounded is None:
+            return whole, trust.doubting().hearing(fresh)
+        equal = (bounded.text, bounded.marker) == (whole.text, whole.marker)
+        return whole, trust.compared(kind, equal=equal).hearing(fresh)
 
     def _bounded(self, transcript: Transcript, new: Sequence[Message], kind: str) -> Suffix | None:
         """The suffix in a bounded context, where the template's proof of the kind allows one here."""

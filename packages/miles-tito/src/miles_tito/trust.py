@@ -7,6 +7,7 @@ a message says something that the template's source could be looking for and tha
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Self
 
 from miles_tito.marks import OPEN, strings_of
@@ -20,11 +21,13 @@ class Trust:
     """Kept by every state of a transcript and inherited by the next; states share it while nothing new is said.
 
     said: constants of the template, and keys beyond the usual ones, that messages up to the last prompt hold.
+    met: which role has followed which.
     agreed: kinds of append whose bounded suffix was that of the real history since then.
     broken: True once one was not; no bounded suffix is used in this transcript any more.
     """
 
     said: frozenset[str] = frozenset()
+    met: frozenset[tuple[str, str]] = frozenset()
     agreed: frozenset[str] = frozenset()
     broken: bool = False
 
@@ -35,6 +38,18 @@ class Trust:
     def compared(self, kind: str, *, equal: bool) -> Self:
         """The trust after one more comparison of a bounded suffix with that of the real history."""
         return replace(self, agreed=self.agreed | {kind}) if equal else replace(self, broken=True)
+
+    def meeting(self, messages: Sequence[Message]) -> Self:
+        """The trust once these follow each other: where a role follows another one for the first time, all agree again.
+
+        A system message that comes late, say, may change what the template counts from there on.
+        """
+        pairs = {(str(one["role"]), str(other["role"])) for one, other in pairwise(messages)}
+        return self if pairs <= self.met else replace(self, met=self.met | pairs, agreed=frozenset())
+
+    def doubting(self) -> Self:
+        """The trust after an append that only the real history could tell: what follows it may depend on it."""
+        return replace(self, agreed=frozenset()) if self.agreed else self
 
     def hearing(self, fresh: frozenset[str]) -> Self:
         """The trust after messages that say these for the first time: what agreed before has to agree again."""
