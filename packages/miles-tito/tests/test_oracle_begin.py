@@ -58,7 +58,8 @@ def compared(chat, apply, *, every=1):
                 if expected is not None and "control tokens" not in refusal:
                     assert text == expected, shape.name
                 equal += text is not None
-                assert text is None or expected is not None, shape.name
+                # transformers drops nulls, so a template that asks for a null content fails there.
+                assert text is None or expected is not None or chat.template.beside_calls == "null", shape.name
     return equal
 
 
