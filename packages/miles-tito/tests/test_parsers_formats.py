@@ -1,7 +1,8 @@
 """Every format: what it reads, however it is cut, and that nothing is lost where it cannot."""
 
 import json
-from itertools import pairwise
+import re
+from itertools import pairwise, product
 
 import pytest
 from hypothesis import given, settings
@@ -137,6 +138,34 @@ def test_work_is_linear_in_the_number_of_broken_calls(name, fed, tapes):
         parse_in(name, text if fed == "by the character" else [text])
         counts.append(tapes[-1].examined / len(text))
     assert counts[1] < 1.2 * counts[0] < 20
+
+
+def degenerate(written):
+    """What a policy may fall into repeating: each mark, each pair of them, each beginning of a turn up to one."""
+    marks = [mark for mark in written.inside if mark and len(mark) < 60]
+    beside = ('"', "'", "{", "[", "(", '{"', '\\"', '",', " ", "\n")
+    turn = written.before + written.first
+    ends = {place.end() for mark in marks for place in re.finditer(re.escape(mark), turn)}
+    ends |= {place.end() for place in re.finditer(r"""[\[{(:=,"'>\n]""", turn[:160])}
+    pairs = map("".join, product(marks, [*marks, *beside]))
+    starts = (turn[start:end] for end in ends for start in (0, len(written.before)) if start < end)
+    return list(dict.fromkeys([*marks, *pairs, *starts]))
+
+
+def looks(name, text, tapes):
+    """How often a character of the text is looked at, on average."""
+    parse(name, text)
+    return tapes[-1].examined / len(text)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_work_is_linear_in_whatever_is_repeated(name, tapes):
+    first = WRITTEN[name].before + WRITTEN[name].first
+    for number, unit in enumerate(degenerate(WRITTEN[name])):
+        # Alone, where calls may stand, and after a call that breaks off.
+        before = ("", WRITTEN[name].before, first[: len(first) // 2])[number % 3]
+        few, many = (looks(name, before + unit * (size // len(unit) + 1), tapes) for size in (400, 1600))
+        assert many < 1.3 * few + 1 < 20, unit
 
 
 @pytest.mark.parametrize("name", FORMATS)

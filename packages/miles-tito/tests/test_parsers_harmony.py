@@ -1,5 +1,7 @@
 """Channels of gpt-oss: analysis, commentary, final, and messages to a recipient."""
 
+import time
+
 import pytest
 
 from miles_tito import ChatTokenizer, StreamParser
@@ -110,3 +112,14 @@ def test_the_mark_that_parts_channels_is_no_stop_of_the_engine():
     longer = chat.append(transcript, [{"role": "user", "content": "v"}])
     assert chat.vocabulary.decode(longer.ids).endswith("so<|end|><|start|>user<|message|>v<|end|><|start|>assistant")
     assert chat.verify(longer).hard == 0
+
+
+@pytest.mark.parametrize(
+    "header", [" " * 5000, "<|channel|>final" + " " * 5000 + "!", "<|channel|>final to=" + "a" * 20_000 + "<"]
+)
+def test_a_long_header_that_says_nothing_is_given_up_at_once(header):
+    start = time.process_time()
+    message = parse(f"{header}<|message|>so")
+    assert time.process_time() - start < 1
+    text = message["content"] or message["tool_calls"][0]["raw"]
+    assert text == f"{header}<|message|>so"

@@ -1,5 +1,7 @@
 """Types of bare values: what a schema allows, however it says so."""
 
+import time
+
 import pytest
 
 from miles_tito.parsers.calls import Malformed
@@ -97,3 +99,13 @@ def test_an_unknown_escape_is_itself_without_a_warning(text, value):
 def test_what_is_no_literal_is_refused(text):
     with pytest.raises(Malformed, match="expected"):
         python_value(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 50_000, '\\"' * 25_000, "'" + "\\'" * 25_000, '"' + "'a" * 25_000, "[" + "'a' " * 10_000]
+)
+def test_a_long_text_that_is_no_literal_is_refused_at_once(text):
+    start = time.process_time()
+    with pytest.raises(Malformed):
+        python_value(text)
+    assert time.process_time() - start < 2

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from miles_core.errors import TokenError
 from miles_tito import StreamParser, join_deltas
 from miles_tito.parsers.formats import PLAIN, format_named
 from miles_tito.render import ChatTemplate
@@ -172,3 +173,20 @@ def test_deltas_of_random_ids_join_to_the_whole_parse(ids, data):
         deltas += parser.feed(rest[:size])
         rest = rest[size:]
     assert join_deltas([*deltas, *parser.finish()]) == StreamParser(HERMES, **options).parse(ids)
+
+
+@pytest.mark.parametrize("ids", [[-1], [2**40], [1.5], ["a"], 5, None])
+def test_ids_that_no_model_has_are_refused_in_a_sentence(ids):
+    parser = StreamParser(HERMES, decode=VOCABULARY.decode)
+    with pytest.raises(TokenError, match="expected token ids"):
+        parser.feed(ids)
+
+
+def test_ids_beyond_the_vocabulary_are_unreadable_text():
+    assert StreamParser(HERMES, decode=VOCABULARY.decode).parse([2**31 - 1])["content"] == "\ufffd"
+
+
+@pytest.mark.parametrize("tools", [[None], ["a"], [[1]]])
+def test_schemas_that_are_no_objects_are_refused_in_a_sentence(tools):
+    with pytest.raises(TokenError, match="expected the schema of a tool as an object"):
+        StreamParser(HERMES, tools=tools)

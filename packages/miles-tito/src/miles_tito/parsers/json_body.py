@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from miles_tito.parsers.tape import Steps, Tape
 
 _OUTSIDE = re.compile(r'["{}\[\]]|[^\s:,\w.+\-]')
 """Outside a string: what changes the depth, and what JSON never holds there."""
+_ATOMS = re.compile(r"(?:[\s:,]|true\b|false\b|null\b|-?NaN\b|-?Infinity\b|-?\d[\w.+\-]*+)*+")
+"""What stands between those: what may be a number, words, and what parts them; `loads` has the last word."""
 _INSIDE = re.compile(r'["\\]')
 _ANY = re.compile(r"(?s).")
 
@@ -101,6 +104,8 @@ def _balanced(tape: Tape) -> Steps[str]:
     depth = 0
     while True:
         text, character = yield from tape.through(_OUTSIDE)
+        if not _ATOMS.fullmatch(text):
+            raise Malformed(f"expected JSON, found {text.strip()[:60]!r}")
         parts += [text, character]
         if character in ("{", "["):
             depth += 1
@@ -134,8 +139,8 @@ def _first(value: Mapping[str, Any], keys: Sequence[str]) -> Any:
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise Malformed(f"expected each name once, found {twice!r} twice")
     return found
 

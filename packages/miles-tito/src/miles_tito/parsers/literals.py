@@ -6,7 +6,8 @@ from typing import Any
 
 from miles_tito.parsers.calls import Malformed
 
-_STRING = re.compile(r"""(?s)([A-Za-z]*)("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')""")
+_STRING = re.compile(r"""(?s)([A-Za-z]{0,2})("(?:\\.|[^"\\])*(?:"|\\?\Z)|'(?:\\.|[^'\\])*(?:'|\\?\Z))""")
+"""A string with its prefix. One that never ends is taken whole, so that no character is tried again and again."""
 _UNKNOWN_ESCAPE = re.compile(r"""(?s)\\(?:([\\'"abfnrtvx0-7NuU\n])|(?=.))""")
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from miles_core.errors import TokenError
 from miles_tito.parsers.calls import Malformed
 from miles_tito.parsers.literals import python_value
 
@@ -40,6 +41,8 @@ class Schemas:
     def __init__(self, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         self._parameters: dict[str, Mapping[str, Any]] = {}
         for tool in tools:
+            if not isinstance(tool, Mapping):
+                raise TokenError(f"expected the schema of a tool as an object, found {type(tool).__name__}.")
             function = tool.get("function", tool)
             if isinstance(function, Mapping) and isinstance(function.get("parameters"), Mapping):
                 self._parameters[str(function.get("name"))] = function["parameters"]

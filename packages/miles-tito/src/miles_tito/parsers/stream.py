@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from miles_tito.intake import token_ids
 from miles_tito.parsers.formats import TurnFormat
 from miles_tito.parsers.message import Delta, Turn, join_deltas
 from miles_tito.parsers.pieces import TextPieces
@@ -50,13 +51,13 @@ class StreamParser:
         self._ended = False
 
     def feed(self, piece: Sequence[int] | str) -> list[Delta]:
-        """Deltas that the new ids, or the new text, made certain."""
+        """Deltas that the new ids, or the new text, made certain; TokenError for ids that no model has."""
         if isinstance(piece, str):
             return self._advance(piece)
         if self._pieces is None:
             raise TypeError("expected text: this parser was made without a vocabulary to decode ids with.")
         # A stop ends the turn only where nothing follows, so the last one waits.
-        ids = [*self._held, *piece]
+        ids = [*self._held, *token_ids(piece)]
         self._held = [ids.pop()] if ids and ids[-1] in self._stops else []
         return self._advance(self._pieces.feed(ids))
 

@@ -8,7 +8,7 @@ from miles_tito.parsers.marked import CallSyntax, Reader
 from miles_tito.parsers.schemas import Schemas
 from miles_tito.parsers.tape import Steps, Tape
 
-_SEPARATOR, _CLOSING = "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_OPENING, _SEPARATOR, _CLOSING = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 
 
 def _read_v31(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
@@ -22,7 +22,7 @@ def _read_v3(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
     kind = yield from _upto_separator(tape)
     if kind.strip() != "function":
         raise Malformed(f"expected a call of type 'function', found {kind[:60]!r}")
-    name, mark = yield from tape.until("\n", _CLOSING)
+    name, mark = yield from tape.until("\n", _CLOSING, _OPENING)
     if mark != "\n":
         raise Malformed(f"expected a newline after the name {name[:60]!r}, found {mark or END!r}")
     yield from expect(tape, "```json")
@@ -33,7 +33,7 @@ def _read_v3(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
 
 
 def _upto_separator(tape: Tape) -> Steps[str]:
-    text, mark = yield from tape.until(_SEPARATOR, _CLOSING)
+    text, mark = yield from tape.until(_SEPARATOR, _CLOSING, _OPENING)
     if mark != _SEPARATOR:
         raise Malformed(f"expected {_SEPARATOR}, found {mark or END!r}")
     return text
@@ -41,7 +41,7 @@ def _upto_separator(tape: Tape) -> Steps[str]:
 
 def _syntax(read: Reader) -> CallSyntax:
     return CallSyntax(
-        opening="<｜tool▁call▁begin｜>",
+        opening=_OPENING,
         closing=_CLOSING,
         read=read,
         section=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),

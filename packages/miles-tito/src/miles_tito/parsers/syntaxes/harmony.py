@@ -18,10 +18,11 @@ _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _START = "<|start|>"
 _HEADER = re.compile(
-    r"\s*(?:<\|start\|>assistant)?\s*(?:to=(?P<before>[^\s<]+))?\s*"
-    r"<\|channel\|>(?P<channel>analysis|commentary|final)\b\s*(?:to=(?P<after>[^\s<]+))?\s*"
-    r"(?:<\|constrain\|>)?\s*[a-z]*\s*"
+    r"\s*+(?:<\|start\|>assistant)?\s*+(?:to=(?P<before>[^\s<]++))?\s*+"
+    r"<\|channel\|>(?P<channel>analysis|commentary|final)\b\s*+(?:to=(?P<after>[^\s<]++))?\s*+"
+    r"(?:<\|constrain\|>)?\s*+[a-z]*+\s*+"
 )
+"""Possessive throughout: a header that does not match is given up at once, however long it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

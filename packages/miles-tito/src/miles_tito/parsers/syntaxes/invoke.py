@@ -39,7 +39,7 @@ def _read(tape: Tape, schemas: Schemas, *, tag: str) -> Steps[Sequence[Call]]:
 
 def _head(tape: Tape) -> Steps[tuple[str, str | None]]:
     """Name and, if it is there, the `string` attribute, up to the end of the tag."""
-    text, mark = yield from tape.until(">", "\n")
+    text, mark = yield from tape.until(">", "<", "\n")
     found = _HEAD.fullmatch(text)
     if mark != ">" or found is None:
         raise Malformed(f"expected a quoted name and '>', found {(text + mark)[:60]!r}")

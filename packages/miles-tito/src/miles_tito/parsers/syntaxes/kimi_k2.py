@@ -12,12 +12,12 @@ from miles_tito.parsers.marked import CallSyntax
 from miles_tito.parsers.schemas import Schemas
 from miles_tito.parsers.tape import Steps, Tape
 
-_ARGUMENTS, _CLOSING = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+_OPENING, _ARGUMENTS, _CLOSING = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 _IDENTITY = re.compile(r"(?:functions\.)?(?P<name>[^\s:]*[^\s:.]):\d+")
 
 
 def _read(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
-    text, mark = yield from tape.until(_ARGUMENTS, _CLOSING)
+    text, mark = yield from tape.until(_ARGUMENTS, _CLOSING, _OPENING)
     if mark != _ARGUMENTS:
         raise Malformed(f"expected {_ARGUMENTS}, found {mark or END!r}")
     identity = text.strip()
@@ -30,7 +30,7 @@ def _read(tape: Tape, schemas: Schemas) -> Steps[Sequence[Call]]:
 
 
 KIMI_K2 = CallSyntax(
-    opening="<|tool_call_begin|>",
+    opening=_OPENING,
     closing=_CLOSING,
     read=_read,
     section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),

@@ -17,8 +17,10 @@ from miles_tito.parsers.tape import Steps, Tape
 
 _NAME = re.compile(r"[A-Za-z_][\w.\-]*")
 _NOT_NAME = re.compile(r"[^\w.\-]")
-_OUTSIDE = re.compile(r"[\"'(){}\[\],]")
+_OUTSIDE = re.compile(r"[\"'(){}\[\],]|[^\s\w.:+\-#]")
+"""Outside a string: what changes the depth or parts values, and what no literal holds there (as a mark does)."""
 _INSIDE = {quote: re.compile(rf"[{quote}\\]") for quote in "\"'"}
+_BESIDE = frozenset("\"'(){}[],")
 _ANY = re.compile(r"(?s).")
 _BEGINS = re.compile(r"\s*\[\s*[A-Za-z_][\w.\-]*\(")
 _CLOSING = "<|tool_call_end|>"
@@ -100,6 +102,8 @@ def _value(tape: Tape) -> Steps[str]:
             tape.put_back(character)
             return "".join(parts)
         parts.append(character)
+        if character not in _BESIDE:
+            raise Malformed(f"expected a literal, found {''.join(parts)[-60:]!r}")
         if character in _INSIDE:
             parts.append((yield from _string(tape, character)))
         elif character != ",":
