@@ -183,7 +183,7 @@ def test_what_is_no_proper_request_is_refused_and_the_connection_closed(bench, s
 def test_an_offer_of_another_protocol_is_not_taken(bench):
     _, worker = bench.engine()
     _, url = bench.router(worker)
-    head = b"GET /echo HTTP/1.1\r\nhost: x\r\nconnection: upgrade, http2-settings\r\nupgrade: h2c\r\n\r\n"
+    head = b"GET /echo HTTP/1.1\r\nhost: x\r\nconnection: close, upgrade, http2-settings\r\nupgrade: h2c\r\n\r\n"
     answer = exchange(url, head)
     assert answer.startswith(b"HTTP/1.1 200")
     assert not any(

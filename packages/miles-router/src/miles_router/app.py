@@ -1,20 +1,21 @@
 """The router's app: FastAPI for the few control calls, plain ASGI for everything that is proxied."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import aiohttp
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
+from starlette.exceptions import HTTPException
 
 from miles_core.errors import ConfigError, MilesError
 from miles_router.answers import Gate, Receive, Scope, Send, error_body, error_type, send_error
 from miles_router.asgi_proxy import AsgiProxy
+from miles_router.body import BodyTooLargeError
 from miles_router.config import RouterConfig
+from miles_router.control_call import call_fields, text_field, version_field
 from miles_router.front import Front
 from miles_router.front_connection import FrontConnection
 from miles_router.health import HealthChecker
@@ -29,12 +30,6 @@ CONTROL_PATHS = frozenset(
 )
 """Answered by the router itself; every other path is proxied."""
 _CONTROL_PATHS = frozenset(path.encode() for path in CONTROL_PATHS)
-
-
-class WeightVersion(BaseModel):
-    """Body of `/weight_version`."""
-
-    version: int
 
 
 class RouterApp(FastAPI):
@@ -143,11 +138,13 @@ def create_router_app(config: RouterConfig, *, sessions: FastAPI | None = None) 
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return _error(400, f"{where}: {first['msg']}.")
+    @app.exception_handler(HTTPException)
+    async def unserved(request: Request, error: HTTPException) -> JSONResponse:
+        return _error(error.status_code, f"{request.method} {request.url.path}: {error.detail}.", error.headers)
+
+    @app.exception_handler(BodyTooLargeError)
+    async def too_large(_: Request, error: BodyTooLargeError) -> JSONResponse:
+        return _error(413, str(error), {"Connection": "close"})
 
     @app.exception_handler(MilesError)
     async def refused(_: Request, error: MilesError) -> JSONResponse:
@@ -159,21 +156,21 @@ def _add_worker_routes(app: RouterApp) -> None:
 
     @app.post("/add_worker")
     async def add_worker(request: Request) -> Any:
-        worker = pool.add(worker_url((await _fields(request, "url"))["url"]))
+        worker = pool.add(worker_url(text_field(await call_fields(request, "url"), "url")))
         await _probe(app)
         return worker.view()
 
     @app.post("/remove_worker")
     async def remove_worker(request: Request) -> Any:
-        url = worker_url((await _fields(request, "url"))["url"])
+        url = worker_url(text_field(await call_fields(request, "url"), "url"))
         worker = pool.remove(url)
         return _unknown(url) if worker is None else worker.view()
 
     @app.post("/quarantine")
     async def quarantine(request: Request) -> Any:
-        fields = await _fields(request, "url")
-        url = worker_url(fields["url"])
-        if not pool.quarantine(url, str(fields.get("reason") or "asked for")):
+        fields = await call_fields(request, "url")
+        url = worker_url(text_field(fields, "url"))
+        if not pool.quarantine(url, text_field(fields, "reason", default="asked for")):
             return _unknown(url)
         return {"workers": [worker.view() for worker in pool.workers if worker.url == url]}
 
@@ -182,8 +179,8 @@ def _add_worker_routes(app: RouterApp) -> None:
         return {"workers": [worker.view() for worker in pool.workers]}
 
     @app.post("/weight_version")
-    async def set_version(body: WeightVersion) -> Any:
-        pool.set_version(body.version)
+    async def set_version(request: Request) -> Any:
+        pool.set_version(version_field(await call_fields(request, "version"), "version"))
         await _probe(app)
         return {"version": pool.version, "workers": [worker.view() for worker in pool.workers]}
 
@@ -204,26 +201,9 @@ async def _probe(app: RouterApp) -> None:
         await app.checker.probe_due()
 
 
-async def _fields(request: Request, *needed: str) -> dict[str, Any]:
-    """Fields of a call from its query string or its JSON body."""
-    fields: dict[str, Any] = dict(request.query_params)
-    if not fields:
-        try:
-            body = await request.json()
-        except ValueError:
-            raise ConfigError(
-                f"expected a JSON object with {', '.join(needed)}, found a body that is not JSON."
-            ) from None
-        fields = body if isinstance(body, dict) else {}
-    for name in needed:
-        if not isinstance(fields.get(name), str):
-            raise ConfigError(f"expected {name} as a string, in the query or in a JSON object.")
-    return fields
-
-
 def _unknown(url: str) -> JSONResponse:
     return _error(404, f"worker {url} is not registered here; /list_workers shows those that are.")
 
 
-def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse(error_body(message, kind=error_type(status)), status_code=status)
+def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(error_body(message, kind=error_type(status)), status_code=status, headers=headers)

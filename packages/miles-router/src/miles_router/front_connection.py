@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-import httptools
-
 from miles_router.answers import error_answer
 from miles_router.asgi_call import AsgiCall
 from miles_router.front import Front
 from miles_router.front_request import FrontRequest, answer_head
 from miles_router.headers import Field
+from miles_router.request_parser import RequestError, RequestParser
 
-HEAD_BYTES = 1 << 16
-"""Largest head of a request."""
 DISCARD_BYTES = 1 << 23
 """Of a body that nobody wants, so much is read to let its sender see the answer."""
 LAST_CALL_S = 0.1
@@ -34,11 +31,8 @@ class FrontConnection(asyncio.Protocol):
         self.front = front
         self._loop = asyncio.get_running_loop()
         self.transport: Any = None
-        self._parser: Any = httptools.HttpRequestParser(self)
+        self._parser = RequestParser(self)
         self.deadline = NEVER
-        self._target = b""
-        self._headers: list[Field] = []
-        self._head_bytes = 0
         self._incoming: FrontRequest | None = None
         """The request whose body is being read."""
         self._current: FrontRequest | None = None
@@ -75,22 +69,17 @@ class FrontConnection(asyncio.Protocol):
             return
         incoming = self._incoming
         if incoming is None:
-            if not self._head_bytes and self._current is None:
+            if not self._parser.pending and self._current is None:
                 self.deadline = self._loop.time() + self.front.config.head_timeout_s
-            self._head_bytes += len(data)
         elif incoming is self._current and not incoming.answered:
             self.deadline = self._loop.time() + self.front.config.body_timeout_s
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Another protocol was offered and is not taken; what follows on this connection cannot be told apart.
-            self._closing = True
-        except (httptools.HttpParserError, ValueError) as error:
-            self._bad_request(400, f"expected an HTTP/1.1 request, found something else: {error}.")
+            if not self._parser.feed(data):
+                self._closing = True
+        except RequestError as error:
+            self._bad_request(error.status, error.message)
             return
-        if self._incoming is None and self._head_bytes > HEAD_BYTES:
-            self._bad_request(431, f"expected a head of at most {HEAD_BYTES} bytes, found more.")
-        elif self._line:
+        if self._line:
             self._update_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -130,14 +119,14 @@ class FrontConnection(asyncio.Protocol):
         self._loop.call_later(LAST_CALL_S, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
-        if self._current is None and not self._head_bytes and not self._gone:
+        if self._current is None and not self._parser.pending and not self._gone:
             self.transport.close()
 
     def expire(self) -> None:
         """A deadline passed."""
         request = self._current
         self.deadline = NEVER
-        idle = not self._head_bytes if request is None else request.answered
+        idle = not self._parser.pending if request is None else request.answered
         if idle or self._closing or not self._writable:
             self.cut()
         else:
@@ -151,32 +140,16 @@ class FrontConnection(asyncio.Protocol):
 
     # What the parser calls.
 
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        self._target = b""
-        self._headers = []
-
-    def on_url(self, url: bytes) -> None:
-        """The request's target, or a piece of it."""
-        self._target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head."""
-        self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        """The head is whole."""
-        parser = self._parser
-        request = FrontRequest(parser.get_method(), self._target, self._headers, parser.get_http_version())
-        request.keep_alive &= parser.should_keep_alive()
+    def head_came(self, request: FrontRequest) -> None:
+        """See `RequestSink`."""
         self._incoming = request
         if self._current is None:
             self._open(request)
         else:
             self._line.append(request)
 
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body."""
+    def body_came(self, data: bytes) -> None:
+        """See `RequestSink`."""
         request = self._incoming
         assert request is not None
         if request is self._current:
@@ -184,10 +157,9 @@ class FrontConnection(asyncio.Protocol):
         else:
             request.parts.append(data)
 
-    def on_message_complete(self) -> None:
-        """The request is whole."""
+    def request_ends(self) -> None:
+        """See `RequestSink`."""
         request, self._incoming = self._incoming, None
-        self._head_bytes = 0
         if request is not None:
             request.complete = True
             if request is self._current:
@@ -350,7 +322,7 @@ class FrontConnection(asyncio.Protocol):
         if self._line:
             # From the loop, so that a thousand short requests in one read do not nest a thousand deep.
             self._loop.call_soon(self._next_in_line)
-        elif self._head_bytes:
+        elif self._parser.pending:
             self.deadline = self._loop.time() + config.head_timeout_s
         else:
             self.deadline = self._loop.time() + config.keep_alive_s
@@ -385,6 +357,11 @@ class FrontConnection(asyncio.Protocol):
             # An earlier request is still being answered; it ends properly, nothing after it does.
             self._closing = True
             self._line.clear()
+            return
+        if current is not None and current.answered:
+            # One request gets one answer; it is written, and whatever its rest was to be, nobody needs it.
+            self._closing = True
+            self.transport.close()
             return
         if current is not None and (current.exchange is not None or current.app_call is not None):
             self.cut()

@@ -99,6 +99,8 @@ class FrontRequest:
         if b"://" not in self.target:
             return b"/" + self.target
         rest = self.target.partition(b"://")[2]
-        slash = rest.find(b"/")
-        self.target = rest[slash:] if slash >= 0 else b"/"
+        authority = rest.partition(b"?")[0].partition(b"/")[0]
+        self.target = rest[len(authority) :]
+        if not self.target.startswith(b"/"):
+            self.target = b"/" + self.target
         return self.target.partition(b"?")[0]

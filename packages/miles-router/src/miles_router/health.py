@@ -58,7 +58,7 @@ class HealthChecker:
         except TimeoutError:
             self._plain.discard(worker.url)
             self._pool.probe_failed(worker, f"no answer to a probe within {self._timeout.total:g} s")
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             self._plain.discard(worker.url)
             self._pool.probe_failed(worker, f"probe failed: {type(error).__name__}: {error}")
         else:

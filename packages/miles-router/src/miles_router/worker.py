@@ -53,7 +53,8 @@ class Worker:
             "picks": self.picks,
             "weight_version": self.weight_version,
             "failures": self.failures,
-            "reason": self.reason,
+            # What a worker answered may be quoted in it, and need not be proper text.
+            "reason": self.reason.encode(errors="replace").decode(),
         }
 
 
