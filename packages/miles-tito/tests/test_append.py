@@ -10,7 +10,7 @@ import pytest
 
 from miles_core.errors import TokenError
 from miles_core.sample import Origin
-from miles_tito import ChatTokenizer, NotExtendable, TemplateError
+from miles_tito import ChatTokenizer, Divergence, NotExtendable, TemplateError
 
 USER = {"role": "user", "content": "hi"}
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "d", "parameters": {"type": "object"}}}]
@@ -102,8 +102,19 @@ def test_a_refusal_survives_pickling_and_reads_as_sentences(chat_for, encode):
         error.help,
         error.reason,
     )
-    assert f"{error.reason}; after {error.divergence.before!r}: expected 's', found" in str(error)
+    assert f"{error.reason}. After {error.divergence.before!r}: expected 's', found" in str(error)
     assert f". {error.help}" in str(error)
+
+
+def test_a_refusal_says_nothing_twice_and_names_no_empty_place():
+    said = "the chat template refuses this conversation: no late system message"
+    place = Divergence(offset=0, before="", expected="be nice", found=said)
+    twice = NotExtendable("no late system message", role="system", divergence=place, help="Use another role.")
+    assert str(twice) == "cannot append a system message: no late system message. Use another role."
+    lost = Divergence(offset=7, before="", expected="be nice", found="")
+    assert str(NotExtendable("the template drops it", role="system", divergence=lost)) == (
+        "cannot append a system message: the template drops it. Expected 'be nice', found nothing."
+    )
 
 
 def test_an_aborted_turn_is_never_extended(chat_for, encode):

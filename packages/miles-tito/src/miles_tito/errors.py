@@ -39,7 +39,7 @@ class Divergence:
 
     def __str__(self) -> str:
         where = f"after {self.before!r}: " if self.before else ""
-        return f"{where}expected {self.expected!r}, found {self.found!r}"
+        return f"{where}expected {self.expected!r}, found {repr(self.found) if self.found else 'nothing'}"
 
 
 class TemplateError(TokenError):
@@ -73,8 +73,16 @@ class NotExtendable(TokenError):  # noqa: N818 (the public name says what the tr
             "help": help,
             "arguments": self.arguments,
         }
-        shown = f"; {str(divergence)[:400]}" if divergence and divergence.found != reason else ""
-        super().__init__(f"cannot append a {role} message: {reason}{shown}. {help}".rstrip())
+        super().__init__(
+            " ".join(filter(None, (f"cannot append a {role} message: {reason.rstrip('.')}.", self._where(), help)))
+        )
+
+    def _where(self) -> str:
+        """The divergence as a sentence of its own, or nothing where the reason has said it."""
+        if self.divergence is None or (self.divergence.found and self.reason in self.divergence.found):
+            return ""
+        shown = str(self.divergence)[:400]
+        return f"{shown[0].upper()}{shown[1:]}."
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(NotExtendable, self.reason, **self._rebuilt), ()
