@@ -20,6 +20,18 @@ USER = {"role": "user", "content": "hello"}
         ({"meta": {"weight_version": "blue"}}, "weight version"),
         ({"meta": {"token_weight_versions": [[1, 1]]}}, "weight versions of"),
         ({"meta": {"finish_reason": None}}, "without a finish reason"),
+        ({"meta": {"token_weight_versions": [[0, 10**15]]}}, "weight versions of"),
+        ({"meta": {"token_weight_versions": [[0, -3], [0, 6]]}}, "weight version"),
+        ({"meta": {"token_weight_versions": [[0, True]]}}, "weight version"),
+        ({"meta": {"token_weight_versions": 5}}, "list of runs"),
+        ({"meta": {"token_weight_versions": [[1 << 63, 3]]}}, "weight version"),
+        ({"meta": {"weight_version": 1 << 63}}, "weight version"),
+        ({"meta": {"weight_version": "9" * 30}}, "weight version"),
+        ({"meta": {"finish_reason": {"type": "stop", "matched": 1 << 40}}}, "matched stop"),
+        ({"meta": {"finish_reason": {"type": "stop", "matched": ["x"]}}}, "matched stop"),
+        ({"ids": [1 << 31], "finish": "length"}, "output_ids"),
+        ({"ids": [1 << 40], "finish": "length"}, "output_ids"),
+        ({"ids": [-1], "finish": "length"}, "output_ids"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -34,6 +46,23 @@ def test_an_answer_that_proves_no_tokens_is_502_and_unrecorded(bench, caller, Re
     state = client.state(session)
     assert (state["turns"], state["failed_turns"], state["in_flight"]) == ([], 1, 0)
     assert client.say(session, [USER])["content"] == "fine"
+
+
+def test_an_empty_matched_text_ends_nothing(bench, caller, Reply):
+    meta = {"finish_reason": {"type": "stop", "matched": ""}}
+    _, url = bench.engine(lambda prompt, body: Reply("fine", meta=meta))
+    client = caller(url)
+    assert client.say(client.create(), [USER])["content"] == "fine"
+
+
+def test_counters_that_64_bits_do_not_hold_are_left_out(bench, caller, Reply):
+    meta = {"spec_verify_ct": (1 << 64) - 1, "cached_tokens": 2}
+    _, url = bench.engine(lambda prompt, body: Reply("fine", meta=meta))
+    client = caller(url)
+    session = client.create()
+    client.say(session, [USER])
+    assert len(client.state(session)["turns"]) == 1
+    assert len(client.samples(session)) == 1
 
 
 @pytest.mark.parametrize("status", [400, 429, 500, 503])

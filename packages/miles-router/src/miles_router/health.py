@@ -1,6 +1,7 @@
 """Active probes: is a worker there, and which weights does it carry."""
 
 import asyncio
+import json
 from typing import Any
 
 import aiohttp
@@ -88,8 +89,14 @@ class HealthChecker:
         async with self._session.get(
             url, timeout=self._timeout, headers=self._headers, allow_redirects=False
         ) as answer:
-            is_json = answer.content_type == "application/json"
-            return answer.status, (await answer.json() if is_json else await answer.read())
+            body = await answer.read()
+        try:
+            return answer.status, json.loads(body)
+        except (ValueError, RecursionError):
+            # Some servers name no content type; what is no JSON names no version, unless it was to be JSON.
+            if answer.content_type == "application/json" and body:
+                raise
+            return answer.status, None
 
 
 def version_of(info: object) -> int | None:

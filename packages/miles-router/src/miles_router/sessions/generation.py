@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from miles_core.errors import EngineError
 from miles_router.sessions.experts import ExpertsFormat
-from miles_router.versions import weight_version
+from miles_router.versions import LARGEST, weight_version
+
+LARGEST_ID = (1 << 31) - 1
+"""Token ids are kept in 32 bits, with a sign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +75,8 @@ def read_generation(
         weight_versions=tuple(versions),
         finish=finish,
         matched=matched,
-        cached_tokens=meta["cached_tokens"] if isinstance(meta.get("cached_tokens"), int) else 0,
-        counters={k: v for k, v in meta.items() if isinstance(v, int | float) and not isinstance(v, bool)},
+        cached_tokens=meta["cached_tokens"] if type(meta.get("cached_tokens")) is int else 0,
+        counters={k: v for k, v in meta.items() if type(v) is float or (type(v) is int and abs(v) <= LARGEST)},
         routing=routing,
         first_row=first_row,
     )
@@ -89,8 +92,8 @@ def read_piece(answer: Any, start: int) -> Piece:
     _finish(meta.get("finish_reason"))
     ids = answer.get("output_ids")
     entries = meta.get("output_token_logprobs") or []
-    if not isinstance(ids, list) or not all(type(i) is int for i in ids[start:]):
-        raise EngineError("expected output_ids as a list of integers from the engine.", status=502)
+    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i <= LARGEST_ID for i in ids[start:]):
+        raise EngineError(f"expected output_ids as a list of integers from 0 to {LARGEST_ID}.", status=502)
     if not isinstance(entries, list) or len(entries) != len(ids):
         raise EngineError(
             f"expected one log-probability per output id, found {len(entries)} for {len(ids)} ids.", status=502
@@ -118,7 +121,10 @@ def _finish(reason: Any) -> tuple[str, int | str | None]:
         raise EngineError(f"the engine aborted the answer: {message or 'no reason given'}.", status=502)
     if kind not in ("stop", "length"):
         raise EngineError(f"expected a finish reason among stop, length, abort, found {kind!r}.", status=502)
-    return kind, reason.get("matched") if isinstance(reason, dict) else None
+    matched = reason.get("matched") if isinstance(reason, dict) else None
+    if (type(matched) is int and not 0 <= matched <= LARGEST_ID) or not isinstance(matched, int | str | None):
+        raise EngineError(f"expected the matched stop as a token or a text, found {str(matched)[:100]!r}.", status=502)
+    return kind, matched if matched != "" else None  # an empty text ends nothing
 
 
 def _logprobs(ids: Sequence[int], entries: Sequence[Any]) -> tuple[float, ...]:
@@ -135,12 +141,18 @@ def _versions(count: int, meta: Mapping[str, Any]) -> tuple[int, ...]:
     runs = meta.get("token_weight_versions")
     if runs is None:
         runs = [[meta.get("weight_version"), count]]
+    if not isinstance(runs, list):
+        raise EngineError(f"expected token_weight_versions as a list of runs, found {type(runs).__name__}.", status=502)
     versions: list[int] = []
+    total = 0
     for run in runs:
         version = weight_version(run[0]) if isinstance(run, list) and len(run) == 2 else None
-        if version is None or not isinstance(run[1], int):
-            raise EngineError(f"expected the weight version of the tokens as a number, found {run!r}.", status=502)
-        versions += [version] * run[1]
-    if len(versions) != count:
-        raise EngineError(f"expected weight versions of {count} tokens, found {len(versions)}.", status=502)
+        if version is None or type(run[1]) is not int or run[1] < 0:
+            found = repr(run)[:100]
+            raise EngineError(f"expected the weight version of the tokens as a number, found {found}.", status=502)
+        total += run[1]
+        if total <= count:  # a run may claim any length
+            versions += [version] * run[1]
+    if total != count:
+        raise EngineError(f"expected weight versions of {count} tokens, found {total}.", status=502)
     return tuple(versions)

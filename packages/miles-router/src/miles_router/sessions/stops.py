@@ -12,9 +12,9 @@ TEXTS = ("reasoning_content", "content")
 def cut_message(message: Mapping[str, Any], stop: str) -> Mapping[str, Any]:
     """The message without the stop text and what the same token spelled after it."""
     for name in TEXTS:
-        at = (message.get(name) or "").find(stop)
-        if at >= 0:
-            return {**message, name: message[name][:at]}
+        text = message.get(name) or ""
+        if text and (at := text.find(stop)) >= 0:
+            return {**message, name: text[:at]}
     return message
 
 
