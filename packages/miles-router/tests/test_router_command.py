@@ -91,3 +91,10 @@ def test_options_that_cannot_work_are_one_sentence_and_exit_2(arguments, says, c
         main(["--port", "0", *arguments])
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_router_alone_loads_nothing_of_the_sessions():
+    code = "import sys, miles_router.__main__; print([name for name in sys.modules if name.startswith({!r})])"
+    code = code.format(("miles_router.sessions", "miles_tito"))
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout == "[]\n"

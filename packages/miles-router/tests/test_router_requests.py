@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 
+import httpx
 import pytest
 
 from miles_router.request_parser import HEAD_BYTES, RequestError, RequestParser
@@ -169,3 +170,33 @@ def test_an_absolute_target_without_a_path_has_the_root_for_one(bench):
     _, url = bench.router(worker)
     answer = exchange(url, b"GET http://other?y=/echo HTTP/1.1\r\nhost: other\r\nconnection: close\r\n\r\n")
     assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": "/"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        b"HTTP/1.1 999 x\r\ncontent-length: 0\r\n\r\n",
+    ],
+    ids=["coding", "status"],
+)
+def test_an_answer_that_cannot_be_passed_on_is_502(bench, raw_server, answer):
+    app, url = bench.router()
+    worker = app.pool.add(raw_server(answer))
+    app.pool.probe_succeeded(worker, None)
+    assert bench.client(url).post("/generate", json={}).status_code == 502
+
+
+def test_trailers_of_an_answer_are_no_fields_of_its_head_and_have_a_limit(bench, raw_server):
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n"
+    app, url = bench.router()
+    worker = app.pool.add(raw_server(head + b"set-cookie: a\r\n\r\n"))
+    app.pool.probe_succeeded(worker, None)
+    answer = bench.client(url).post("/generate", json={})
+    assert (answer.status_code, answer.content) == (200, b"abc")
+    assert "set-cookie" not in answer.headers
+    app.pool.remove(worker.url)
+    worker = app.pool.add(raw_server(head + b"x: " + b"y" * (1 << 20)))
+    app.pool.probe_succeeded(worker, None)
+    with pytest.raises(httpx.RemoteProtocolError):
+        bench.client(url).post("/generate", json={})

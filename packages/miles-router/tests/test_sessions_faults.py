@@ -76,6 +76,24 @@ def test_a_status_of_the_engine_passes_through_with_its_body(bench, caller, Repl
     assert client.state(session)["turns"] == []
 
 
+@pytest.mark.parametrize("status", [204, 304, 301, 307, 600, 999])
+def test_a_status_that_is_no_failure_is_502(caller, raw_server, status):
+    head = f"HTTP/1.1 {status} x\r\nlocation: /elsewhere\r\nconnection: close\r\n\r\n"
+    client = caller(raw_server(head.encode()), context_length=100)
+    answer = client.ask(client.create(), [USER])
+    assert answer.status_code == 502
+    assert str(status) in answer.json()["error"]["message"]
+
+
+def test_what_cannot_be_sent_on_of_a_failure_is_left_out(caller, raw_server):
+    head = b"HTTP/1.1 429 x\r\nretry-after: \xff\xe9\r\ncontent-type: \xff\r\ncontent-length: 2\r\n\r\n{}"
+    client = caller(raw_server(head), context_length=100)
+    answer = client.ask(client.create(), [USER])
+    assert answer.status_code == 429
+    assert answer.json()["error"]["type"] == "rate_limit_error"
+    assert "retry-after" not in answer.headers
+
+
 def test_an_engine_that_is_not_there_is_502_and_one_that_is_silent_504(bench, caller, Reply):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

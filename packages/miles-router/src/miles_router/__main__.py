@@ -4,6 +4,8 @@ import argparse
 import logging
 from collections.abc import Sequence
 
+from fastapi import FastAPI
+
 from miles_core import env
 from miles_core.errors import ConfigError, MilesError
 from miles_router.app import create_router_app
@@ -11,10 +13,6 @@ from miles_router.config import HealthConfig, RouterConfig
 from miles_router.middleware.table import middleware_of
 from miles_router.policies.table import POLICY_NAMES, policy_of
 from miles_router.serve import bind, run, url_of
-from miles_router.sessions.app import SessionApp, create_session_app
-from miles_router.sessions.cluster.app import ClusterApp
-from miles_router.sessions.config import SessionServerConfig
-from miles_router.sessions.log.config import LogConfig
 
 EXAMPLES = """
 examples:
@@ -110,21 +108,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _app(options: argparse.Namespace, *, own_url: str) -> object:
     token, engine_token = env.get("MILES_TOKEN"), env.get("MILES_ENGINE_TOKEN")
-    sessions: SessionApp | ClusterApp | None = None
+    sessions: FastAPI | None = None
     if options.model_dir:
-        config = SessionServerConfig(
-            engine_url=options.engine_url or own_url,
-            model_dir=options.model_dir,
-            token=token,
-            engine_token=engine_token if options.engine_url else token,
-            ttl_s=options.ttl,
-            context_length=options.context_length,
-            log=LogConfig(folder=options.log_dir, fsync=options.fsync) if options.log_dir else None,
-        )
-        if options.processes > 1:
-            sessions = ClusterApp(config, processes=options.processes, log_level=options.log_level)
-        else:
-            sessions = create_session_app(config)
+        # A router alone starts without the tokenizer and what else sessions need.
+        from miles_router.sessions.command import session_app  # noqa: PLC0415
+
+        sessions = session_app(options, own_url=own_url, token=token, engine_token=engine_token)
     if options.engine_url:
         return sessions
     config_of_router = RouterConfig(

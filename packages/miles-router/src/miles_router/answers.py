@@ -53,8 +53,11 @@ def authorized(scope: Scope, token: str | None) -> bool:
     """True when no token is asked for, or when the request carries it."""
     if token is None:
         return True
-    wanted = b"Bearer " + token.encode()
-    return any(name == b"authorization" and hmac.compare_digest(value, wanted) for name, value in scope["headers"])
+    wanted = token.encode()
+    return any(
+        name == b"authorization" and value[:7].lower() == b"bearer " and hmac.compare_digest(value[7:], wanted)
+        for name, value in scope["headers"]
+    )
 
 
 @dataclass(frozen=True, slots=True)

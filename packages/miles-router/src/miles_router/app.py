@@ -64,10 +64,8 @@ class RouterApp(FastAPI):
 
     def http_protocol(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> Any:
         """The protocol of one connection, as uvicorn asks for it."""
-        front = self.front
-        front.app, front.app_state, front.max_connections = config.loaded_app, app_state, config.limit_concurrency
-        front.connections, front.tasks = server_state.connections, server_state.tasks
-        return FrontConnection(front)
+        self.front.serve(config, server_state, app_state)
+        return FrontConnection(self.front)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""

@@ -51,6 +51,8 @@ class Connection(asyncio.Protocol):
         self._head_only = head_only
         self._parts: list[bytes] = []
         self.received = 0
+        self._unbodied = 0
+        """Bytes since the head or the last piece of the body."""
         self.status = 0
         self.headers: list[Field] = []
         self.length: int | None = None
@@ -121,12 +123,15 @@ class Connection(asyncio.Protocol):
             return
         self.touched = self._loop.time()
         self.received += len(data)
+        self._unbodied += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
             self._fail(f"not HTTP: {error}")
             return
-        if self.has_head:
+        if self.has_head and not self.complete and self._unbodied > HEAD_BYTES:
+            self._fail(f"more than {HEAD_BYTES} bytes of an answer without any of its body")
+        elif self.has_head:
             reader.progress()
         elif self.received > HEAD_BYTES:
             self._fail(f"a head of more than {HEAD_BYTES} bytes")
@@ -165,19 +170,26 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head."""
+        if self.has_head:
+            return  # a trailer must not pass for a field of the head
         name = name.lower()
         self.headers.append((name, value))
         if name == b"content-length":
             self.length = int(value)
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise ValueError("a transfer coding other than chunked")
 
     def on_headers_complete(self) -> None:
         """The head is whole; one of the 1xx kind only announces the real one."""
         self.status = self._parser.get_status_code()
+        if self.status > 599:
+            raise ValueError("a status that has no meaning")
         if self.status < 200:
             self.headers = []
             self.length = None
             return
         self.has_head = True
+        self._unbodied = 0
         self._keep_alive = self._parser.should_keep_alive()
         if self._head_only:
             # The parser would wait for the body that the head speaks of.
@@ -186,6 +198,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, data: bytes) -> None:
         """A piece of the body."""
+        self._unbodied = 0
         self._parts.append(data)
 
     def on_message_complete(self) -> None:

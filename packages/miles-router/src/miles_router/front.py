@@ -38,6 +38,11 @@ class Front:
         """Write the `date` field anew; it holds whole seconds."""
         self.date_line = b"date: " + formatdate(time.time(), usegmt=True).encode()
 
+    def serve(self, config: Any, server_state: Any, app_state: dict[str, Any]) -> None:
+        """Take from a server what it has: the loaded app, its limit, the sets it watches."""
+        self.app, self.app_state, self.max_connections = config.loaded_app, app_state, config.limit_concurrency
+        self.connections, self.tasks = server_state.connections, server_state.tasks
+
     def opened(self, connection: "FrontConnection") -> bool:
         """A connection came; False when there are too many already."""
         self.connections.add(connection)

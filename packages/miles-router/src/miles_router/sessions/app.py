@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -10,11 +11,12 @@ from starlette.exceptions import HTTPException
 
 from miles_core.errors import MilesError, SessionError
 from miles_router.answers import Receive, Scope, Send
+from miles_router.front_connection import FrontConnection
 from miles_router.sessions.assembly import Assembler
 from miles_router.sessions.config import SessionServerConfig
 from miles_router.sessions.engine import engine_client
 from miles_router.sessions.failures import failure_answer
-from miles_router.sessions.front import Front, with_request_id
+from miles_router.sessions.front import Front, callers_side, with_request_id
 from miles_router.sessions.log.shards import ShardedLog
 from miles_router.sessions.matchers import matcher_named
 from miles_router.sessions.routes import session_routes
@@ -36,6 +38,12 @@ class SessionApp(FastAPI):
         if self.log is not None and not config.shards_on_demand:
             self.log.claim()
         self._front = Front(token=config.token, body_limit_bytes=config.body_limit_bytes)
+        self.callers = callers_side()
+
+    def http_protocol(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> Any:
+        """The protocol of one connection, as uvicorn asks for it: the router's own, with its limits and deadlines."""
+        self.callers.serve(config, server_state, app_state)
+        return FrontConnection(self.callers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""
@@ -59,13 +67,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         await app.service.close()
         raise
     app.include_router(session_routes(app.service))
-    sweeping = asyncio.create_task(app.service.tend())
+    tasks = [asyncio.create_task(app.service.tend()), asyncio.create_task(app.callers.run())]
     try:
         yield
     finally:
-        sweeping.cancel()
-        with suppress(asyncio.CancelledError):
-            await sweeping
+        app.callers.close()
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
         await app.service.close()
 
 

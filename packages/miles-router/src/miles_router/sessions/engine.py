@@ -51,7 +51,7 @@ class EngineClient:
 
     async def info(self, path: str) -> Mapping[str, Any]:
         """The object that the engine answers at `path`, empty when it has none there."""
-        async with self._calling(), self._session.get(self._url + path) as answer:
+        async with self._calling(), self._session.get(self._url + path, allow_redirects=False) as answer:
             if answer.status == 503:
                 raise EngineAnswerError(503, await answer.read(), answer.content_type, "1")
             info = orjson.loads(await answer.read()) if answer.status == 200 else {}
@@ -116,7 +116,10 @@ class EngineClient:
         if self._experts is not None:
             body = {**body, "return_routed_experts": True}
         return self._session.post(
-            f"{self._url}/generate", data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), headers=headers
+            f"{self._url}/generate",
+            data=orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY),
+            headers=headers,
+            allow_redirects=False,  # would make a GET of it, at any host
         )
 
     def _calling(self) -> "_Faults":
@@ -153,10 +156,20 @@ class _Faults:
 
 
 async def _check_status(answer: aiohttp.ClientResponse) -> None:
-    if answer.status != 200:
-        raise EngineAnswerError(
-            answer.status, await answer.read(), answer.content_type, answer.headers.get("Retry-After")
-        )
+    status = answer.status
+    if status == 200:
+        return
+    if not 400 <= status <= 599:
+        raise EngineError(f"expected the status 200 or one of a failure from the engine, found {status}.", status=502)
+    retry_after = _text(answer.headers.get("Retry-After"))
+    raise EngineAnswerError(
+        status, await answer.read(), _text(answer.content_type) or "application/octet-stream", retry_after
+    )
+
+
+def _text(value: str | None) -> str | None:
+    """A field that may be sent on; None for what is no printable ASCII."""
+    return value if value and value.isascii() and value.isprintable() else None
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

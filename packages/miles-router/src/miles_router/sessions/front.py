@@ -7,7 +7,9 @@ from collections.abc import Mapping
 
 import orjson
 
-from miles_router.answers import Scope, Send, authorized
+from miles_router.answers import Gate, Scope, Send, authorized
+from miles_router.config import RouterConfig
+from miles_router.front import Front as ConnectionsFront
 from miles_router.sessions.dialects.dialect import Failure
 from miles_router.sessions.dialects.table import dialect_of
 
@@ -45,6 +47,15 @@ class Front:
             return True
         wanted = self._token.encode()
         return any(name == b"x-api-key" and hmac.compare_digest(value, wanted) for name, value in scope["headers"])
+
+
+def callers_side() -> ConnectionsFront:
+    """The callers' connections of a server without a proxy: every request goes to the app.
+
+    Deadlines are the router's; the token and the size of bodies are the app's to check.
+    """
+    gate = Gate(token=None, body_limit_bytes=RouterConfig().body_limit_bytes)
+    return ConnectionsFront(RouterConfig(), gate, is_direct=lambda _: False)
 
 
 def with_request_id(scope: Scope, send: Send) -> Send:

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import aiohttp
 import orjson
@@ -11,11 +12,12 @@ from fastapi import FastAPI
 
 from miles_core.errors import ConfigError, SessionError
 from miles_router.answers import Receive, Scope, Send
+from miles_router.front_connection import FrontConnection
 from miles_router.headers import HOP_BY_HOP, REQUEST_DROPS, passed_on
 from miles_router.sessions.assembly import Assembler
 from miles_router.sessions.cluster.processes import Cluster
 from miles_router.sessions.config import SessionServerConfig
-from miles_router.sessions.front import Front, refuse
+from miles_router.sessions.front import Front, callers_side, refuse
 from miles_router.sessions.log.shards import num_shards
 from miles_router.sessions.matchers import matcher_named
 from miles_tito import ChatTokenizer
@@ -47,6 +49,12 @@ class ClusterApp(FastAPI):
         self.cluster = Cluster(self.config, processes=processes, num_shards=shards, log_level=log_level)
         self.client: aiohttp.ClientSession | None = None
         self._front = Front(token=config.token, body_limit_bytes=config.body_limit_bytes)
+        self.callers = callers_side()
+
+    def http_protocol(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> Any:
+        """The protocol of one connection, as uvicorn asks for it: the router's own, with its limits and deadlines."""
+        self.callers.serve(config, server_state, app_state)
+        return FrontConnection(self.callers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One ASGI connection."""
@@ -177,8 +185,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         auto_decompress=False,
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
     ) as app.client:
+        watch = asyncio.create_task(app.callers.run())
         try:
             await app.cluster.start()
             yield
         finally:
+            app.callers.close()
+            watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await watch
             await app.cluster.close()
