@@ -1,6 +1,7 @@
 """A whole run of the verifier: what it reads, what it writes, how it exits, and that it ends."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -96,6 +97,10 @@ def test_a_path_with_nothing_to_check_is_a_usage_error(tmp_path, model, capsys, 
         ({"format": "xml"}, "--format among"),
         ({"fail_on": "note"}, "--fail-on among"),
         ({"timeout_s": 0.0}, "--timeout-s above 0"),
+        ({"timeout_s": float("inf")}, "at most 86400"),
+        ({"timeout_s": 1e300}, "at most 86400"),
+        ({"kwargs": "[" * 100_000}, "--kwargs as a JSON object"),
+        ({"arg": ("x=" + "[" * 100_000,)}, "--arg x as JSON that can be read"),
         ({"jobs": 0}, "--jobs of at least 1"),
         ({"paths": ()}, "found no path"),
     ],
@@ -171,9 +176,11 @@ def test_a_pin_is_written_once_compared_later_and_names_what_changed(plain, tmp_
     pin = tmp_path / "profile.json"
     options = [*QUICK, "--pin", str(pin)]
     assert main([str(plain), *options]) == 0
+    assert capsys.readouterr().err == f"miles: {pin}: the derived profile is written.\n"
     written = json.loads(pin.read_text())
     assert written["stops"] == ["<|im_end|>"]
     assert main([str(plain), *options]) == 0
+    assert capsys.readouterr().err == f"miles: {pin}: derived as pinned.\n"
     plain.write_text(PLAIN.replace("<|im_end|>", "<|end|>"))
     assert main([str(plain), *options]) == 1
     shown = capsys.readouterr().out
@@ -187,8 +194,9 @@ def test_a_pin_is_written_once_compared_later_and_names_what_changed(plain, tmp_
 
 def test_a_pin_that_is_no_profile_or_of_several_templates_is_a_usage_error(plain, tmp_path, capsys):
     pin = tmp_path / "profile.json"
-    pin.write_text("{}")
-    assert main([str(plain), *QUICK, "--pin", str(pin)]) == 2
+    for held in ("{}", "[" * 100_000):
+        pin.write_text(held)
+        assert main([str(plain), *QUICK, "--pin", str(pin)]) == 2
     (tmp_path / "two.jinja").write_text(PLAIN)
     assert main([str(tmp_path), *QUICK, "--pin", str(pin)]) == 2
     assert "expected one template with --pin, found 2" in capsys.readouterr().err
@@ -227,24 +235,42 @@ def test_a_template_that_takes_all_memory_is_not_usable(plain):
     assert "MemoryError" in outcome.why
 
 
-def test_a_run_leaves_no_process_behind_when_it_is_interrupted(plain):
+@pytest.mark.parametrize(
+    ("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129), ("SIGKILL", -signal.SIGKILL)]
+)
+def test_a_run_leaves_no_process_behind_however_it_ends(plain, name, code):
     plain.write_text(LOOPS)
     run = subprocess.Popen(
         [sys.executable, "-m", "miles_tito.verify", str(plain)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        children = _children(run.pid)
-        for _ in range(600):
-            if children:
-                break
-            time.sleep(0.1)
-            children = _children(run.pid)
-        run.send_signal(signal.SIGINT)
-        run.communicate(timeout=60)
+        children = _awaited(lambda: [pid for pid in _children(run.pid) if _seconds_of_cpu(pid) > 3.0])
+        run.send_signal(signal.Signals[name])
+        _, said = run.communicate(timeout=60)
     finally:
         run.kill()
     assert children
-    assert not [pid for pid in children if _alive(pid)]
+    assert run.returncode == code
+    assert b"Traceback" not in said
+    assert _awaited(lambda: not any(_alive(pid) for pid in children))
+
+
+def _awaited(found):
+    """What it finds, once that is something."""
+    for _ in range(600):
+        if got := found():
+            return got
+        time.sleep(0.1)
+    return found()
+
+
+def _seconds_of_cpu(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _children(pid):
@@ -269,3 +295,51 @@ def test_an_outcome_is_the_same_in_a_process_of_its_own(plain):
     (there,) = check_all(targets_in(plain), settings, jobs=1, timeout_s=100.0)
     assert replace(here, profile="") == replace(there, profile="")
     assert json.loads(here.profile) == json.loads(there.profile)
+
+
+def test_a_report_that_cannot_be_written_is_said_before_anything_is_checked(plain, tmp_path, capsys):
+    plain.write_text(LOOPS)
+    for place in (tmp_path / "absent" / "report.xml", tmp_path):
+        assert main([str(plain), "--output", str(place)]) == 2
+        printed = capsys.readouterr()
+        assert printed.err.startswith(f"miles: cannot write {place}: ")
+        assert (len(printed.err.splitlines()), printed.out) == (1, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_a_report_that_fails_on_the_way_out_still_goes_to_the_terminal(plain, capsys):
+    assert main([str(plain), *QUICK, "--output", "/dev/full"]) == 2
+    printed = capsys.readouterr()
+    assert "plain.jinja: sound" in printed.out
+    assert "cannot write /dev/full" in printed.err
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt"])
+def test_arguments_that_every_render_sets_are_named(plain, capsys, name):
+    assert main([str(plain), *QUICK, "--arg", f"{name}=1"]) == 2
+    assert f"found {name}, which every render sets" in capsys.readouterr().err
+
+
+def test_a_file_is_checked_once_and_files_of_one_name_are_told_apart(plain, tmp_path, capsys):
+    other = tmp_path / "other" / plain.name
+    other.parent.mkdir()
+    other.write_text(PLAIN)
+    options = [*QUICK, "--format", "json"]
+    assert main([str(plain), str(plain.parent / "." / plain.name), *options]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "plain.jinja"
+    assert main([str(plain), str(other), *options]) == 0
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["templates"]] == [str(plain), str(other)]
+
+
+def test_a_model_that_cannot_be_checked_does_not_keep_the_others_from_it(model, capsys):
+    (model / "chat_template.jinja").write_text(PLAIN)
+    for name in ("bare", "torn"):
+        (model.parent / name).mkdir()
+        (model.parent / name / "config.json").write_text("{}")
+    (model.parent / "torn" / "tokenizer_config.json").write_text("{")
+    assert main([str(model.parent), *QUICK]) == 2
+    printed = capsys.readouterr()
+    rows = {line.split()[0]: line.split()[1:] for line in printed.out.splitlines() if line.strip()}
+    assert (rows["bare"][:2], rows["torn"][:2]) == (["not", "usable:"], ["not", "usable:"])
+    assert rows["model"].count("yes") == 4
+    assert "expected a chat template in" in printed.err

@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MilesError as error:
         print(f"miles: {error}", file=sys.stderr)
         return UNUSABLE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -46,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    # Processes that check are ended on the way out; an unhandled SIGTERM would leave them to themselves.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Processes that check are ended on the way out, rather than when they notice that this one is gone.
+    for name in {"SIGTERM", "SIGHUP"} & set(signal.Signals.__members__):
+        signal.signal(signal.Signals[name], lambda number, _: sys.exit(128 + number))
     sys.exit(main())

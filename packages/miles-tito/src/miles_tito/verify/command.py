@@ -1,7 +1,9 @@
 """A whole run of the verifier: targets, outcomes, the report in its format, and the exit code."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from miles_core.errors import ConfigError, TokenError
@@ -25,12 +27,15 @@ def run(options: Options) -> int:
     if options.pin and len(targets) > 1:
         raise ConfigError(f"expected one template with --pin, found {len(targets)}.")
     settings = options.settings
+    if options.output is not None:
+        _writable(options.output)
     outcomes: list[Outcome] = []
     for outcome in check_all(targets, settings, jobs=options.num_jobs, timeout_s=options.timeout_s):
         if isinstance(outcome, Unusable):
             print(f"miles: {outcome.path}: {outcome.why}", file=sys.stderr)
         elif options.pin is not None:
-            outcome = pinned(outcome, options.pin)
+            outcome, said = pinned(outcome, options.pin)
+            print(f"miles: {options.pin}: {said}", file=sys.stderr)
         outcomes.append(outcome)
     _report(outcomes, options)
     return max(exit_code(outcome, options) for outcome in outcomes)
@@ -52,7 +57,17 @@ def _targets(options: Options) -> list[Target]:
         raise ConfigError(str(error)) from error
     except OSError as error:
         raise ConfigError(f"cannot read {error.filename or 'the path'}: {error.strerror or error}.") from error
-    return found
+    once = {(target.path.resolve(), target.name): target for target in reversed(found)}
+    return _told_apart(list(once.values())[::-1])
+
+
+def _told_apart(targets: Sequence[Target]) -> list[Target]:
+    """The targets, those that share a name named by their paths."""
+    counts = Counter(target.name for target in targets)
+    return [
+        replace(target, name=f"{target.path.parent}/{target.name}") if counts[target.name] > 1 else target
+        for target in targets
+    ]
 
 
 def _report(outcomes: Sequence[Outcome], options: Options) -> None:
@@ -60,13 +75,22 @@ def _report(outcomes: Sequence[Outcome], options: Options) -> None:
     if options.output is None:
         _print(report)
         return
-    _write(options.output, report)
     _print(text(outcomes, options))
+    _write(options.output, report)
 
 
 def _print(report: str) -> None:
     if report:
         print(report)
+
+
+def _writable(file: Path) -> None:
+    """ConfigError, before anything is checked, for a report that could not be written."""
+    try:
+        with file.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}.") from error
 
 
 def _write(file: Path, report: str) -> None:

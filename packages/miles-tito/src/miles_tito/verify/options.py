@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 from miles_core.errors import ConfigError, TokenError
 from miles_tito.verify.check import Settings
 
+_LONGEST_S = 86400.0
+
 Thinking = Literal["on", "off", "both"]
 Format = Literal["text", "json", "junit", "sarif"]
 FailOn = Literal["error", "warning"]
@@ -48,8 +50,8 @@ class Options:
                 raise ConfigError(f"expected {option} among {', '.join(get_args(allowed))}, found {found!r}.")
         if not self.paths:
             raise ConfigError("expected a model folder, a .jinja file or a folder of them, found no path.")
-        if not self.timeout_s > 0:
-            raise ConfigError(f"expected --timeout-s above 0, found {self.timeout_s:g}.")
+        if not 0 < self.timeout_s <= _LONGEST_S:
+            raise ConfigError(f"expected --timeout-s above 0 and at most {_LONGEST_S:g}, found {self.timeout_s:g}.")
         if self.jobs is not None and self.jobs < 1:
             raise ConfigError(f"expected --jobs of at least 1, found {self.jobs}.")
 
@@ -76,10 +78,10 @@ class Options:
 def _object(text: str) -> Mapping[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError as error:
-        raise ConfigError(f"expected --kwargs as a JSON object, found {text!r} ({error}).") from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"expected --kwargs as a JSON object, found {text[:200]!r} ({error}).") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"expected --kwargs as a JSON object, found {text!r}.")
+        raise ConfigError(f"expected --kwargs as a JSON object, found {text[:200]!r}.")
     return found
 
 
@@ -89,6 +91,8 @@ def _pair(text: str) -> tuple[str, Any]:
         raise ConfigError(f"expected --arg as name=value, found {text!r}.")
     try:
         return name, json.loads(value)
+    except RecursionError as error:
+        raise ConfigError(f"expected --arg {name} as JSON that can be read, found {value[:80]!r}.") from error
     except ValueError:
         return name, {"True": True, "False": False, "None": None}.get(value, value)
 

@@ -9,8 +9,10 @@ from miles_tito.profile import Profile
 from miles_tito.verify.report import Finding, TemplateReport
 
 
-def pinned(report: TemplateReport, file: Path) -> TemplateReport:
+def pinned(report: TemplateReport, file: Path) -> tuple[TemplateReport, str]:
     """The report with an error for each field that differs from the profile in the file; absent, it is written.
+
+    The text says which of these it was.
 
     ConfigError when the file holds no profile or cannot be written.
     """
@@ -18,7 +20,7 @@ def pinned(report: TemplateReport, file: Path) -> TemplateReport:
     try:
         if not file.exists():
             derived.save(file)
-            return report
+            return report, "the derived profile is written."
         changed = differences(Profile.load(file), derived)
     except TokenError as error:
         raise ConfigError(str(error)) from error
@@ -33,4 +35,5 @@ def pinned(report: TemplateReport, file: Path) -> TemplateReport:
         )
         for change in changed
     ]
-    return replace(report, findings=(*report.findings, *findings))
+    said = f"{len(changed)} fields are derived otherwise than pinned." if changed else "derived as pinned."
+    return replace(report, findings=(*report.findings, *findings)), said

@@ -19,12 +19,14 @@ class Target:
     """One template. path: its file, or the folder it lies in. source: its text, where it has no file of its own.
 
     tokenizer: the folder with its vocabulary; None for a vocabulary of bytes and the template's control tokens.
+    broken: why it cannot be checked, for a folder among others whose files already say so.
     """
 
     name: str
     path: Path
     source: str | None = None
     tokenizer: Path | None = None
+    broken: str = ""
 
 
 def targets_in(path: Path, *, tokenizer: Path | None = None) -> list[Target]:
@@ -44,11 +46,22 @@ def targets_in(path: Path, *, tokenizer: Path | None = None) -> list[Target]:
     models = [folder for folder in sorted(path.iterdir()) if folder.is_dir() and _is_model(folder)]
     if not models:
         raise TokenError(f"expected a tokenizer, .jinja files or model folders in {path}, found none of them.")
-    return [target for folder in models for target in _of_model(folder, tokenizer)]
+    return [target for folder in models for target in _of_one(folder, tokenizer)]
 
 
 def _is_model(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _OF_A_MODEL)
+
+
+def _of_one(folder: Path, tokenizer: Path | None) -> list[Target]:
+    """The templates of a model among others: what is wrong with it does not keep the others from being checked."""
+    try:
+        return _of_model(folder, tokenizer)
+    except TokenError as error:
+        why = str(error)
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}."
+    return [Target(name=folder.name, path=folder, broken=why)]
 
 
 def _of_model(folder: Path, tokenizer: Path | None) -> list[Target]:
@@ -69,6 +82,8 @@ def _of_model(folder: Path, tokenizer: Path | None) -> list[Target]:
 
 def load(target: Target, kwargs: Mapping[str, Any]) -> ChatTokenizer:
     """The target's incremental tokenizer; TokenError when its template or vocabulary cannot be used."""
+    if target.broken:
+        raise TokenError(target.broken)
     source = read_text(target.path) if target.source is None else target.source
     template = ChatTemplate(source, kwargs=kwargs)
     if target.tokenizer is not None:

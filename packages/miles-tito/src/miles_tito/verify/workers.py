@@ -2,7 +2,6 @@
 
 import multiprocessing
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 
 from miles_core.errors import MilesError
 from miles_tito.verify.check import Settings, check_target
+from miles_tito.verify.limits import end_with_parent, limit_cpu, limit_memory
 from miles_tito.verify.report import Outcome, Unusable
 from miles_tito.verify.targets import Target
 
@@ -86,7 +86,7 @@ class _Worker:
         """Start on a target."""
         self._work = (place, target, timeout_s)
         self._deadline = time.monotonic() + timeout_s
-        self._connection.send((target, settings))
+        self._connection.send((target, settings, timeout_s))
 
     def take(self) -> dict[int, Outcome]:
         """What it has answered: nothing at its start, else the outcome; the end of the process is an outcome too."""
@@ -141,11 +141,13 @@ def _with_news(workers: Sequence[_Worker]) -> list[_Worker]:
 def _serve(connection: Connection) -> None:
     """The loop of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _limit_memory()
+    end_with_parent()
+    limit_memory(_MEMORY_BYTES)
     with suppress(EOFError, ConnectionError):
         connection.send(None)
         while True:
-            target, settings = connection.recv()
+            target, settings, timeout_s = connection.recv()
+            limit_cpu(timeout_s)
             connection.send(outcome_of(target, settings))
 
 
@@ -165,13 +167,3 @@ def outcome_of(target: Target, settings: Settings) -> Outcome:
         why = next((finding.what for finding in report.findings), "no conversation could be rendered.")
         why = f"expected a template that renders a user turn, found that {why}"
     return Unusable(name=target.name, path=str(target.path), why=why)
-
-
-def _limit_memory() -> None:
-    if sys.platform == "win32":
-        return
-    import resource  # noqa: PLC0415 (not everywhere)
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    known = [limit for limit in (soft, hard, _MEMORY_BYTES) if limit != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
