@@ -96,11 +96,15 @@ class RequestParser:
     def on_url(self, url: bytes) -> None:
         """The request's target, or a piece of it."""
         self._target += url
-        self._grow(len(url))
+        self._size += len(url)
+        if self._size > HEAD_BYTES:
+            self._fail(self._too_large())
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head, or a trailer: it must not pass for a field of the head."""
-        self._grow(len(name) + len(value) + 4)
+        self._size += len(name) + len(value) + 4
+        if self._size > HEAD_BYTES:
+            self._fail(self._too_large())
         if not self._in_body:
             self._headers.append((name.lower(), value))
 
@@ -113,9 +117,9 @@ class RequestParser:
             lines += [name + b": " + value for name, value in headers if name != b"upgrade"]
             self._offering = b"\r\n".join([*lines, b"\r\n"])
             return
-        hosts = [name for name, _ in headers if name == b"host"]
-        if version == "1.1" and len(hosts) != 1:
-            self._fail(RequestError(400, f"expected one Host field in an HTTP/1.1 request, found {len(hosts)}."))
+        hosts = [name for name, _ in headers].count(b"host")
+        if hosts != 1 and version == "1.1":
+            self._fail(RequestError(400, f"expected one Host field in an HTTP/1.1 request, found {hosts}."))
         request = FrontRequest(method, self._target, headers, version)
         request.keep_alive &= parser.should_keep_alive()
         self._in_body, self._size, self.pending = True, 0, 0
@@ -131,11 +135,6 @@ class RequestParser:
         if self._offering is None:
             self._in_body, self.pending = False, 0
             self._sink.request_ends()
-
-    def _grow(self, size: int) -> None:
-        self._size += size
-        if self._size > HEAD_BYTES:
-            self._fail(self._too_large())
 
     def _fail(self, fault: RequestError) -> None:
         self._fault = fault
