@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from miles_tito.parsers.detect import detect
 from miles_tito.profile_json import dumped, values_in
 from miles_tito.render import ChatTemplate
 from miles_tito.sentinels import sentinel, with_sentinels
-from miles_tito.switches import switches
+from miles_tito.switches import keepers
 from miles_tito.vocabulary import Vocabulary
 
 Message = Mapping[str, Any]
@@ -294,7 +294,7 @@ def _roles(template: ChatTemplate) -> tuple[str, ...]:
 
 def _reasoning_kept(template: ChatTemplate) -> Mapping[str, Any] | None:
     turn = {**SAYS, "reasoning_content": "zqreasonqz"}
-    for kwargs in ({}, *switches(template)):
+    for kwargs in chain(({},), keepers(template)):
         tried = template.with_kwargs(kwargs)
         text = try_render(tried, [USER, turn, USER])
         if text and "zqreasonqz" in text:

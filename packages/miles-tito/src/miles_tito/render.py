@@ -13,6 +13,7 @@ import jinja2.nodes
 from jinja2 import meta
 
 from miles_core.messages import text_of
+from miles_tito.conditions import names_asked
 from miles_tito.errors import TemplateError
 from miles_tito.sandbox import template_environment
 
@@ -80,10 +81,22 @@ class ChatTemplate:
         return frozenset(meta.find_undeclared_variables(template_environment().parse(self.source)))
 
     @cached_property
+    def asks(self) -> frozenset[str]:
+        """Those of `reads` that the source uses as conditions and as nothing else."""
+        return self.reads & names_asked(template_environment().parse(self.source))
+
+    @cached_property
     def constants(self) -> tuple[str, ...]:
         """Every text constant of the source's expressions."""
         found = {node.value for node in template_environment().parse(self.source).find_all(jinja2.nodes.Const)}
         return tuple(sorted(text for text in found if isinstance(text, str) and text))
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """Every whole number that the source or an argument of the template holds."""
+        found = {node.value for node in template_environment().parse(self.source).find_all(jinja2.nodes.Const)}
+        held = [*found, *(value for value in self.kwargs.values() if isinstance(value, int))]
+        return frozenset(number for number in held if isinstance(number, int) and not isinstance(number, bool))
 
     @cached_property
     def phrases(self) -> tuple[str, ...]:
