@@ -30,6 +30,8 @@ from miles_tito.verify.vocabulary import default_vocabulary
 ROOT = Path(__file__).parents[1]
 LENGTHS = (1_000, 10_000, 30_000, 100_000)
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+MORE = " with a mill and an old bridge over the water" * 16
+"""What makes a short result one of two hundred tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def conversation(chat: ChatTokenizer, length: int) -> Transcript:
         transcript = step(chat, transcript, turn)
         if transcript.num_tokens >= length:
             return transcript
-        transcript = chat.append(transcript, [result(transcript, turn)])
+        transcript = chat.append(transcript, [result(transcript, turn, more=MORE if turn % 16 == 2 else "")])
 
 
 def step(chat: ChatTokenizer, transcript: Transcript, turn: int) -> Transcript:
@@ -106,7 +108,7 @@ def result(transcript: Transcript, turn: int, *, more: str = "") -> dict[str, st
 def turn_row(chat: ChatTokenizer, peer: Any, done: Transcript) -> str:
     """A row of the table: one more result appended, and everything rendered and encoded."""
     few = [result(done, done.num_turns)]
-    many = [result(done, done.num_turns, more=" with a mill and an old bridge over the water" * 16)]
+    many = [result(done, done.num_turns, more=MORE)]
     everything = [rendered(message) for message in [*done.messages, *few]]
     full = median(lambda: peer.apply_chat_template(everything, tools=TOOLS, add_generation_prompt=True), 5)
     short, long = (median(lambda new=new: chat.append(done, new), 201) for new in (few, many))

@@ -1,6 +1,8 @@
 """Profiles that are derived once: in the process, and in a folder that may be damaged, foreign or forbidden."""
 
+import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +130,13 @@ def test_a_tokenizer_writes_its_profile_there_and_off_writes_nothing(case, monke
     monkeypatch.setenv("MILES_CACHE", str(tmp_path))
     ChatTokenizer(template, vocabulary)
     assert [path.parent.name for path in tmp_path.rglob("*.json")] == ["profiles"]
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, Path.mkdir])
+def test_what_is_no_file_is_not_read(case, derived, tmp_path, put):
+    first, _ = ProfileCache().profile_of(*case, folder=tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    put(file)
+    assert ProfileCache().profile_of(*case, folder=tmp_path)[0] == first
+    assert len(derived) == 2

@@ -143,6 +143,38 @@ def test_a_key_that_a_later_message_brings_is_heard():
     assert chat.vocabulary.decode(transcript.last.spans[1].ids).endswith(f"hi{QUICK}<|im_end|>\n")
 
 
+BEFORE = "{% set ns = namespace(found=false) %}{% for k in messages[:loop.index0] %}{% if « %}{% set ns.found = true %}"
+LATE = {
+    "length": ("k.content|length > 200", user("z" * 300)),
+    "another length": ("k.content|length > 48", user("z" * 60)),
+    "words": ("k.content.split()|length > 30", user("z " * 40)),
+    "digits": ("k.content.isdigit()", user("42")),
+    "no content": ("not k.content", user("")),
+    "white space only": ("not k.content|trim", user(" ")),
+    "white space before": ("k.content[0] != (k.content|trim)[0]", user(" x")),
+    "white space after": ("k.content|trim|length != k.content|length", user("x ")),
+    "lines": ("k.content.splitlines()|length == 2", user("x\ny")),
+    "a developer": ("k.role == 'developer'", system("d", "developer")[:1]),
+    "a late system message": ("k.role == 'system'", system("d")[:1]),
+    "users in a row": ("k.role == 'user' and messages[loop.index].role == 'user'", [USER, USER]),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_a_message_is_like_for_the_first_time_may_change_what_follows_later(name):
+    condition, middle = LATE[name]
+    note = BEFORE.replace("«", condition) + f"{{% endif %}}{{% endfor %}}{{% if ns.found %}}{QUICK}{{% endif %}}"
+    chat = chat_noting(note)
+    transcript = chat.begin([USER])
+    for _ in range(3):
+        transcript = grown(chat, transcript, [USER])
+    proved = {kind for kind, proof in chat.profile.proofs.items() if proof == "bounded"}
+    assert transcript.trust.agreed == proved
+    for new in (middle, [USER], [USER]):
+        transcript = grown(chat, transcript, new)
+    assert QUICK in chat.vocabulary.decode(transcript.last.spans[1].ids)
+
+
 def test_a_late_system_message_may_change_what_follows_a_later_turn():
     late = "messages[1:loop.index0]|selectattr('role', 'equalto', 'system')|list"
     chat = chat_noting(f"{{% if {late} %}}{QUICK}{{% endif %}}")
@@ -212,7 +244,7 @@ def test_the_real_history_is_rendered_once_per_kind_and_again_only_after_somethi
     counts += [wholes_of(lambda: step(calling, result), monkeypatch) for _ in range(3)]
     counts += [wholes_of(lambda: step(SAYS, {**USER, "extra": 1}), monkeypatch) for _ in range(3)]
     counts += [wholes_of(lambda: step(calling, result), monkeypatch) for _ in range(2)]
-    assert counts == [1, 0, 0, 1, 0, 0, 1, 1, 0, 1, 0]
+    assert counts == [1, 1, 0, 1, 1, 0, 1, 1, 0, 1, 0]
     branch = chat.append(states[3].sampled(ids, message=SAYS), [USER])
     assert branch.trust.agreed == states[3].trust.agreed
 

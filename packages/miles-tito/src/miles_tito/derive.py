@@ -15,6 +15,7 @@ from miles_core.messages import text_of
 from miles_tito.boundary import Scene, lost_text
 from miles_tito.compare import Alignment, Difference, align, hidden, structure_of
 from miles_tito.errors import Divergence, NotExtendable, TemplateError
+from miles_tito.joined import Joints
 from miles_tito.marks import OPEN, Marker, strings_of, unmarked
 from miles_tito.outline import Skeleton, ids_of, outline_of
 from miles_tito.render import ChatTemplate, mentions
@@ -56,6 +57,7 @@ class Deriver:
     def __init__(self, template: ChatTemplate, marker: Marker, stops: Sequence[str], prefills: Sequence[str]) -> None:
         self.template = template
         self.marker = marker
+        self.joints = Joints(marker.forbidden)
         self.stops = tuple(stops)
         self.prefills = tuple(sorted(prefills, key=len, reverse=True))
         self._reads_clock = mentions(template.source, "strftime_now")
@@ -67,9 +69,11 @@ class Deriver:
     ) -> Suffix | None:
         """The suffix in a context of one user message and the turn: the cost does not depend on the history.
 
-        None when the render of the real messages is not that of the sentinels with the text put in their place: then
-        only the real history can tell.
+        None when the render of the real messages is not that of the sentinels with the text put in their place, or has
+        another number of control tokens: then only the real history can tell.
         """
+        if self.joints.beside_content(new):
+            return None
         plain = self.template.normalised([USER, turn, *new])
         real = self._text(plain, new, tools, now)
         contents = [self.marker.mark_callers(m["content"]) if OPEN in real else m["content"] for m in plain[2:]]
@@ -78,7 +82,9 @@ class Deriver:
         key = f"{outline_of(plain[1], plain[2:])}{bool(tools)}{self._clock(now)}"
         for skeleton in self._skeletons(key, turn, new, tools, now):
             start = skeleton.ends(real, contents, ids)
-            if start is not None and start >= len(before) and real.startswith(before):
+            if start is None or start < len(before) or not real.startswith(before):
+                continue
+            if self.joints.count(real[start:]) == self.joints.count(skeleton.text):
                 return Suffix(text=real[start:], marker=skeleton.marker)
         return None
 
@@ -138,7 +144,7 @@ class Deriver:
             raise scene.drops(*lost, real[start:])
         bodies = self._agreed(real[:start], history.fixed, history.sampled[:-1], scene)
         suffix = Suffix(text=real[start:], marker=cut.stop, body=bodies[-1])
-        complete = self._text(self.template.normalised([*history.messages, turn, *new]), new, tools, now)
+        complete = self._text(self.template.normalised([*history.messages, turn, *new]), new, tools, now, check=True)
         self._agreed(complete, (*history.fixed, suffix.text), history.sampled, scene)
         return suffix
 
@@ -173,9 +179,20 @@ class Deriver:
         """The render with a generation prompt, look-alikes marked; NotExtendable with the template's own words."""
         return self._text(self.template.normalised(messages), [{"role": role}], tools, now)
 
-    def _text(self, plain: Sequence[Message], new: Sequence[Message], tools: Sequence[Message], now: datetime) -> str:
+    def _text(
+        self,
+        plain: Sequence[Message],
+        new: Sequence[Message],
+        tools: Sequence[Message],
+        now: datetime,
+        *,
+        check: bool = False,
+    ) -> str:
+        joints = self.joints if check else None
         try:
-            return _marked(self.template, self.marker, plain, tools=tools, generation_prompt=True, now=now)
+            return _marked(
+                self.template, self.marker, plain, tools=tools, generation_prompt=True, now=now, joints=joints
+            )
         except TemplateError as error:
             said = str(error).rstrip(".")
             raise NotExtendable(
@@ -194,15 +211,16 @@ def render_marked(
     tools: Sequence[Message] = (),
     generation_prompt: bool,
     now: datetime,
+    joints: Joints | None = None,
 ) -> str:
     """The template's text with every control token that a caller wrote marked; TemplateError when that cannot be told.
 
     Tool schemas, and all messages but the assistant's, are callers' text. In an assistant's message only look-alikes of
     special tokens are: its `<think>` or `<tool_call>` may be what the template itself would write.
+    joints: refuse control tokens that several callers' texts make together; they are not looked for when omitted.
     """
-    return _marked(
-        template, marker, template.normalised(messages), tools=tools, generation_prompt=generation_prompt, now=now
-    )
+    plain = template.normalised(messages)
+    return _marked(template, marker, plain, tools=tools, generation_prompt=generation_prompt, now=now, joints=joints)
 
 
 def _marked(
@@ -210,6 +228,21 @@ def _marked(
     marker: Marker,
     plain: Sequence[Message],
     *,
+    tools: Sequence[Message],
+    generation_prompt: bool,
+    now: datetime,
+    joints: Joints | None = None,
+) -> str:
+    text = _with_marks(template, marker, plain, tools, generation_prompt, now)
+    if joints is not None:
+        joints.check(text, template, plain, tools, generation_prompt=generation_prompt, now=now)
+    return text
+
+
+def _with_marks(
+    template: ChatTemplate,
+    marker: Marker,
+    plain: Sequence[Message],
     tools: Sequence[Message],
     generation_prompt: bool,
     now: datetime,

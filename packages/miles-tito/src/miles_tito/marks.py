@@ -17,6 +17,9 @@ class Marker:
     """Marks the control tokens of one vocabulary."""
 
     def __init__(self, controls: Iterable[str], structural: Iterable[str] | None = None) -> None:
+        controls = tuple(controls)
+        self.forbidden: tuple[str, ...] = controls
+        """The control tokens that callers may not write."""
         self._control = _any_of(controls)
         self._structural = self._control if structural is None else _any_of(structural)
         self._callers = self._control
@@ -25,6 +28,7 @@ class Marker:
         """The marker for callers who mean the control tokens that they write; an assistant's stay marked."""
         other = copy.copy(self)
         other._callers = _any_of(())
+        other.forbidden = ()
         return other
 
     def found_in(self, value: Any) -> bool:

@@ -50,21 +50,22 @@ def _call(call: Message) -> list[Any]:
 class Skeleton:
     """A suffix written with sentinels: the template's own text around each new message, `len(new) + 1` parts.
 
-    marker: the control token it starts with. ids: of the calls and results it was rendered with.
+    marker: the control token it starts with. ids: of the calls and results it was rendered with. text: the suffix.
     """
 
     parts: tuple[str, ...]
     marker: str
     ids: tuple[str, ...]
+    text: str
 
     @classmethod
     def of(cls, suffix: str, marker: str, placed: Sequence[Placed], ids: Sequence[str]) -> "Skeleton":
         """Split a suffix at its sentinels, which are in it in order and once."""
-        parts = []
+        parts, text = [], suffix
         for place in placed:
             before, _, suffix = suffix.partition(place.words[0])
             parts.append(before)
-        return cls((*parts, suffix), marker, tuple(ids))
+        return cls((*parts, suffix), marker, tuple(ids), text)
 
     def ends(self, text: str, contents: Sequence[str], ids: Sequence[str]) -> int | None:
         """Where the skeleton, filled with the contents, starts when that is how `text` ends; None when it is not.

@@ -90,6 +90,8 @@ def _digest(text: str) -> str:
 def _read(file: Path) -> Profile | None:
     """The profile in the file, or None when there is none or its digest does not match."""
     try:
+        if not file.is_file():  # a pipe in its place would keep its reader waiting
+            return None
         digest, _, text = file.read_text(encoding="utf-8").partition("\n")
         return Profile.from_json(text) if digest == _digest(text) else None
     except (OSError, UnicodeDecodeError, TokenError):

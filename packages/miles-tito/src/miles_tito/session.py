@@ -6,7 +6,6 @@ from miles_core.sample import Finish
 from miles_tito.compare import Difference, Kind, Report, report_of
 from miles_tito.derive import Deriver, History, render_marked
 from miles_tito.errors import Divergence, TemplateError
-from miles_tito.marks import Marker
 from miles_tito.render import ChatTemplate
 from miles_tito.transcript import Piece, Transcript
 from miles_tito.vocabulary import Vocabulary
@@ -35,7 +34,7 @@ def verify(
     pieces = transcript.pieces()
     fixed, sampled = _texts(pieces, vocabulary, deriver, stop_ids)
     try:
-        canonical = _canonical(transcript, template, deriver.marker)
+        canonical = _canonical(transcript, template, deriver)
     except TemplateError as error:
         if transcript.parent is None:
             raise
@@ -66,14 +65,15 @@ def verify(
     return report_of(differences)
 
 
-def _canonical(transcript: Transcript, template: ChatTemplate, marker: Marker) -> str:
+def _canonical(transcript: Transcript, template: ChatTemplate, deriver: Deriver) -> str:
     return render_marked(
         template,
-        marker,
+        deriver.marker,
         transcript.messages,
         tools=transcript.tools,
         generation_prompt=transcript.awaits_turn,
         now=transcript.now,
+        joints=deriver.joints,
     )
 
 

@@ -54,7 +54,7 @@ class ChatTokenizer:
         self._deriver = Deriver(self._template, marker, found.stops, found.prefills)
         self._prover = Prover(self._deriver)
         self._cures = Cures(self._prover)
-        self._phrasebook = Phrasebook(self._template.constants)
+        self._phrasebook = Phrasebook(self._template.constants, self._template.numbers)
         self._lock = threading.Lock()
         self._profile = found
 
@@ -132,7 +132,13 @@ class ChatTokenizer:
         now = now or datetime.now()
         messages, tools = tuple(own_copy(messages)), tuple(own_copy(tools or ()))
         text = render_marked(
-            self._template, self._deriver.marker, messages, tools=tools, generation_prompt=True, now=now
+            self._template,
+            self._deriver.marker,
+            messages,
+            tools=tools,
+            generation_prompt=True,
+            now=now,
+            joints=self._deriver.joints,
         )
         ids, _ = self._vocabulary.encode(text)
         piece = Piece(spans=(Span(origin=Origin.PROMPT, ids=tuple(ids)),), messages=messages, text=text)
@@ -205,8 +211,8 @@ class ChatTokenizer:
         """
         turn = transcript.last.messages[0]
         trust = transcript.trust.meeting([turn, *new])
-        fresh = self._phrasebook.fresh([turn, *new], trust.said)
         kind = self._kind(turn, new, transcript)
+        fresh = self._phrasebook.fresh([turn, *new], trust.said) | ({kind} - trust.said)
         bounded = self._bounded(transcript, new, kind)
         if bounded is not None and trust.covers(kind, fresh):
             return bounded, trust

@@ -2,14 +2,17 @@
 
 A proof is made once per template, under made-up histories. Whether it also holds after this prompt (its system text,
 tools, keys and roles) is seen by deriving the first append of a kind from the real history as well; and again whenever
-a message says something that the template's source could be looking for and that nobody had said.
+a message is the first to say something that the template's source could be looking for, to have a trait that it could
+be looking at, or to come in an append of its kind. There are few of these, so a long transcript runs out of them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
 
+from miles_core.messages import text_of
 from miles_tito.marks import OPEN, strings_of
 from miles_tito.render import REASONING
 
@@ -20,7 +23,8 @@ Message = Mapping[str, Any]
 class Trust:
     """Kept by every state of a transcript and inherited by the next; states share it while nothing new is said.
 
-    said: constants of the template, and keys beyond the usual ones, that messages up to the last prompt hold.
+    said: constants of the template, keys beyond the usual ones and traits that messages up to the last prompt have, and
+        the kinds of their appends.
     met: which role has followed which.
     agreed: kinds of append whose bounded suffix was that of the real history since then.
     broken: True once one was not; no bounded suffix is used in this transcript any more.
@@ -57,18 +61,50 @@ class Trust:
 
 
 class Phrasebook:
-    """Tells which of a template's constants messages say, upper and lower case alike."""
+    """Tells which of a template's constants messages say, upper and lower case alike, and what they look like.
 
-    def __init__(self, constants: Sequence[str]) -> None:
+    numbers: those of the template's source, which may be lengths that it compares with.
+    """
+
+    def __init__(self, constants: Sequence[str], numbers: Iterable[int] = ()) -> None:
         self._folded = tuple((text, text.casefold()) for text in constants)
+        self._lengths = tuple(sorted({*_LENGTHS, *(number for number in numbers if number > 0)}))
 
     def fresh(self, messages: Sequence[Message], said: frozenset[str] = frozenset()) -> frozenset[str]:
-        """The constants and unusual keys in the messages that are not among those said."""
+        """The constants, unusual keys and traits of the messages that are not among those said."""
         text = OPEN.join(text for m in messages for text in strings_of({**m, "role": None})).casefold()
         found = {phrase for phrase, folded in self._folded if phrase not in said and folded in text}
         keys = {key for message in messages for key in _keys(message)}
-        return frozenset(found | (keys - said))
+        traits = {trait for message in messages if "role" in message for trait in self._traits(message)}
+        return frozenset(found | (keys - said) | (traits - said))
 
+    def _traits(self, message: Message) -> Iterator[str]:
+        """What can be seen of a content without knowing what is looked for, by role: where its sizes lie too."""
+        role, content = message["role"], text_of(message.get("content"))
+        if not content:
+            yield f"{role}: empty"
+            return
+        if content.isspace():
+            yield f"{role}: blank"
+        if content.isdigit():
+            yield f"{role}: digits"
+        if content[0].isspace():
+            yield f"{role}: space before"
+        if content[-1].isspace():
+            yield f"{role}: space after"
+        if "\n" in content:
+            yield f"{role}: lines"
+        yield f"{role}: longer than {self._reached(len(content))}"
+        yield f"{role}: more words than {self._reached(content.count(' ') + 1)}"
+
+    def _reached(self, size: int) -> int:
+        """The greatest of the lengths that the size exceeds, or 0."""
+        place = bisect_left(self._lengths, size)
+        return self._lengths[place - 1] if place else 0
+
+
+_LENGTHS = (200, 2_000, 20_000)
+"""Lengths that count whatever the source says, in case it computes the one that it compares with."""
 
 _USUAL = frozenset({"role", "content", "tool_calls", "tool_call_id", *REASONING})
 _OF_CALLS = frozenset({"id", "type", "function"})
