@@ -3,7 +3,7 @@
 import pytest
 
 from miles_core.errors import TokenError
-from miles_tito import ChatTokenizer
+from miles_tito import ChatTokenizer, NotExtendable
 from miles_tito.families import FAMILIES, family_named
 from miles_tito.parsers.formats import format_named
 from miles_tito.profile import derive_profile
@@ -119,13 +119,36 @@ DERIVED = [
     ("deepseek-v3", "deepseek-v3", {}, {"format": "deepseek_v3+think"}),
     ("deepseek-v3.1", "deepseek-v3.1", {}, {}),
     ("deepseek-v3.2", "deepseek-v3.2-llamacpp", {}, {}),
-    # Only in thinking mode is there any reasoning to keep.
-    ("deepseek-v4", "deepseek-v4", {"thinking": True}, {}),
+    ("deepseek-v4", "deepseek-v4", {}, {}),
     ("gpt-oss", "gpt-oss", {}, {}),
     ("llama-3", "llama-3.1", {}, {}),
     ("mistral", "mistral-nemo", {}, {}),
     ("mistral", "devstral-small-2507", {}, {}),
 ]
+
+
+def test_a_template_whose_stop_the_vocabulary_lacks_is_refused_with_that_token():
+    source = """{% for m in messages %}{{ '<|' + m.role + '|>' + m.content }}{% endfor %}
+{%- if add_generation_prompt %}<|assistant|>{% endif %}"""
+    chat = ChatTokenizer.from_pretrained(Vocabulary.of_bytes(["<|assistant|>"]), chat_template=source)
+    says = {"role": "assistant", "content": "a"}
+    start = chat.begin([{"role": "user", "content": "u"}])
+    with pytest.raises(NotExtendable, match="writes no stop token .* only '<.user.>', which it lacks") as caught:
+        chat.append(start.sampled([97], message=says), [{"role": "user", "content": "u"}])
+    assert "tokenizer that the template was written for" in caught.value.help
+
+
+@pytest.mark.shared
+def test_glm_with_the_vocabulary_of_qwen_names_the_tokens_that_are_missing(template_of, tokenizers_folder):
+    folder = tokenizers_folder / "qwen3"
+    if not folder.is_dir():
+        pytest.skip("no tokenizer qwen3 among the tokenizers")
+    chat = ChatTokenizer.from_pretrained(folder, chat_template=template_of("glm-4.7-flash", {}).source)
+    start = chat.begin([{"role": "user", "content": "u"}])
+    with pytest.raises(NotExtendable, match="only '<.user.>', which it lacks"):
+        chat.append(
+            start.sampled([97], message={"role": "assistant", "content": "a"}), [{"role": "user", "content": "u"}]
+        )
 
 
 @pytest.fixture(scope="module")

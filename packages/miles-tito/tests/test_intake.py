@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from miles_core.errors import MilesError, TokenError
+from miles_core.errors import MilesError, RecordError, TokenError
 from miles_tito.intake import check_json
 
 USER = {"role": "user", "content": "hi"}
@@ -154,3 +154,12 @@ def test_an_id_without_a_token_is_kept_and_shown(chat, encode, number):
     assert chat.verify(after).hard == 0
     assert chat.vocabulary.decode([number, number]) == "\ufffd\ufffd"
     assert chat.parse([number])["content"] == "\ufffd"
+
+
+def test_a_part_that_is_no_text_is_refused_with_the_place_of_its_message(chat, done):
+    image = {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": "x"}]}
+    refusal = "^message 1: expected text parts in the content, found a part of type 'image_url'"
+    with pytest.raises(RecordError, match=refusal):
+        chat.begin([USER, image])
+    with pytest.raises(RecordError, match=refusal):
+        chat.append(done, [USER, image])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from miles_core.messages import text_of
+from miles_tito.control_forms import CONTROL_FORM
 from miles_tito.errors import Divergence, NotExtendable
 from miles_tito.marks import OPEN, Marker
 from miles_tito.sentinels import Placed
@@ -76,13 +77,15 @@ class Scene:
         found = None if self.last.message.get("tool_calls") else marker.first(self.shown, after)
         if found and found.end() <= first and not self.shown[after : found.start()].strip():
             return found.start(), found[0]
-        raise self._refusal(
-            "the template writes no stop token between the assistant turn and the new message",
-            at=after,
-            expected="a stop token",
-            found=self.shown[after:first],
-            help="Use a template that ends every turn, or name its end-of-sequence ids in generation_config.json.",
-        )
+        between = self.shown[after:first]
+        reason = "the template writes no stop token between the assistant turn and the new message"
+        help = "Use a template that ends every turn, or name its end-of-sequence ids in generation_config.json."
+        spelled = dict.fromkeys(match[0] for match in CONTROL_FORM.finditer(between))
+        lacking = [repr(token) for token in spelled if marker.first(token) is None]
+        if lacking:
+            reason = f"{reason} that the vocabulary has, only {' and '.join(lacking)}, which it lacks"
+            help = "Use the tokenizer that the template was written for."
+        raise self._refusal(reason, at=after, expected="a stop token", found=between, help=help)
 
     def _first_new(self) -> int:
         places = [self.shown.find(word) for p in self.placed for word in p.words]

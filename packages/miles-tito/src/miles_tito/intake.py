@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from miles_core.errors import TokenError
-from miles_core.messages import check_messages
+from miles_core.errors import RecordError, TokenError
+from miles_core.messages import check_messages, text_of
 from miles_core.sample import Finish
 from miles_tito.render import MAX_DEPTH, REASONING
 
@@ -14,7 +14,7 @@ _UNUSABLE = re.compile("[\ud800-\udfff\ufdd0\ufdd1]")
 
 
 def check_conversation(messages: Sequence[Any], tools: Any = None) -> None:
-    """TokenError unless the messages (RecordError for a wrong role or call) and schemas have OpenAI's shape.
+    """TokenError unless the messages (RecordError for a wrong role, part or call) and schemas have OpenAI's shape.
 
     Beyond that shape any JSON is let through, nested to at most `MAX_DEPTH` levels, in text that has a UTF-8 form.
     """
@@ -59,6 +59,10 @@ def _unusable(text: str) -> TokenError:
 
 
 def _check_fields(message: Mapping[str, Any], where: str) -> None:
+    try:
+        text_of(message.get("content"))
+    except RecordError as error:
+        raise RecordError(f"{where}: {error}") from None
     for key in ("tool_call_id", "name", *REASONING):
         if not isinstance(message.get(key), str | None):
             raise _wrong(f"{where}: expected {key} as a string or null", message[key])

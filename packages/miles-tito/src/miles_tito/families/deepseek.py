@@ -23,7 +23,7 @@ DEEPSEEK_V4 = Family(
     name="deepseek-v4",
     format="deepseek_v4+think",
     stops=_STOPS,
-    template_kwargs={"drop_thinking": False},
+    template_kwargs={"drop_thinking": False, "enable_thinking": True},
     engine_tool_parser="deepseekv4",
     engine_reasoning_parser="deepseek-v4",
 )

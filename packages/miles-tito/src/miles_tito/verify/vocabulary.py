@@ -2,17 +2,11 @@
 
 import re
 
+from miles_tito.control_forms import CONTROL_FORM
 from miles_tito.profile import CALLS, SAYS, TOOL, USER, try_render
 from miles_tito.render import ChatTemplate, literals_of, mentions
 from miles_tito.vocabulary import Vocabulary
 
-_CONTROL = re.compile(
-    r"<\|[^|<>\s]{1,40}\|>|<｜[^｜<>\s]{1,40}｜>"  # <|im_end|> and its full-width kin
-    r"|<\|/?[a-z_]{1,40}>|<[a-z_]{1,40}\|>"  # <|turn>, <turn|>
-    r"|</?s>|\[/?[A-Z][A-Z_]{2,40}\]|\[gMASK\]|<sop>"
-    r"|<(?:start|end)_of_[a-z_]{1,40}>|<seed:[a-z_]{1,40}>"
-    r"|\]~!?b[\]\[]|\[e~\["
-)
 _ORDINARY = re.compile(r"</?(?:think|tool_call|tool_calls|tool_response|answer)>")
 _DEFAULTS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 
@@ -24,6 +18,6 @@ def default_vocabulary(template: ChatTemplate) -> Vocabulary:
     texts = [literals_of(template.source)]
     for messages in ([USER, SAYS, USER], [{"role": "system", "content": "s"}, USER, CALLS, TOOL]):
         texts.append(try_render(template, messages, generation_prompt=True) or "")
-    found = [match[0] for text in texts for match in _CONTROL.finditer(text)]
+    found = [match[0] for text in texts for match in CONTROL_FORM.finditer(text)]
     ordinary = [match[0] for text in texts for match in _ORDINARY.finditer(text)]
     return Vocabulary.of_bytes([*special.values(), *found], ordinary=ordinary, special_tokens=special)
