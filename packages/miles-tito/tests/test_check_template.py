@@ -35,7 +35,11 @@ UNSOUND = {  # template: kinds that are not sound, the rule and the words that n
     "clock": (set(), "", ""),
     "trims": (set(), "", ""),
     "insists_on_a_user": (LATE_SYSTEM, "template-raises", "the system message must come first"),
-    "one_call_only": ({"tools", "tools+user"}, "template-raises", "one tool call at a time"),
+    "one_call_only": (
+        {"tools", "tools+user", "tools+system", "tools+assistant"},
+        "template-raises",
+        "one tool call at a time",
+    ),
     "arguments_as_string": (set(), "", ""),
     "iterates_arguments": (set(), "", ""),
     "prints_null_and_parts": (set(), "", ""),

@@ -12,15 +12,6 @@ from .oracle import phrases_of
 from .test_oracle_traits import outcomes
 from .traits import BREAKS, template_with
 
-LATE = {
-    "all results but the last run dropped",
-    "another stop for the last turn",
-    "results sorted by id",
-    "runs of results closed after the last message",
-    "runs of results closed by what follows",
-    "stop depends on the length",
-}
-"""Faults that show when a kind of append follows another of its kind; the verifier has no such shape for every kind."""
 RARE = {
     "stop depends on the length": "only from the tenth message on",
     "content cut to forty characters": "only where a text is long",
@@ -57,9 +48,7 @@ def test_a_fault_is_never_called_sound(tmp_path, trait):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trait", sorted(BREAKS))
-def test_no_fault_is_ever_called_sound(tmp_path, trait, request):
-    if trait in LATE:
-        request.applymarker(pytest.mark.xfail(reason="the verifier repeats no kind", strict=False))
+def test_no_fault_is_ever_called_sound(tmp_path, trait):
     assert not verdicts_of(tmp_path, [trait]) & BREAKS[trait]
 
 

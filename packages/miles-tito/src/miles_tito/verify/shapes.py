@@ -1,6 +1,6 @@
 """Conversations that a template must survive to be safe for multi-turn training."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,10 @@ _MANY = 24
 """Turns of the long conversations: more than a template that keeps a window of messages is likely to keep."""
 
 
+_OFTEN = 6
+"""Appends of one kind on end: the last of them come after the tenth message."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """A conversation in which assistant messages are the policy's turns and everything between them is one append.
@@ -61,6 +65,11 @@ class Shape:
         for place, end in zip(turns, [*turns[1:], len(self.messages)], strict=True):
             if self.messages[place + 1 : end]:
                 yield self.messages[:place], self.messages[place], self.messages[place + 1 : end]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The kinds of append that it tries."""
+        return frozenset(verdict_kind(appended) for _, _, appended in self.steps())
 
 
 def kind_of(appended: Sequence[Message]) -> str:
@@ -96,12 +105,12 @@ def shapes(
     lookalikes: control tokens spelled out, put into the text of messages. phrases: texts that the template looks for.
     """
     say = Words(reasoning=reasoning)
-    found = [*_dialogues(say), *_late_messages(say), *_contents(say, lookalikes), *_long_prompts(say)]
+    found = [*_dialogues(say), *_late_messages(say), *_contents(say, lookalikes), *_long_prompts(say), *_again(say)]
     if phrases:
         found += _phrased(say, " ".join(phrases))
     if not tools:
         return found
-    return [*found, *_tool_shapes(say), *_tool_contents(say, lookalikes), *_long_tool_prompts(say)]
+    return [*found, *_tool_shapes(say), *_tool_contents(say, lookalikes), *_long_tool_prompts(say), *_tools_again(say)]
 
 
 def _phrased(say: Words, phrases: str) -> Iterator[Shape]:
@@ -171,6 +180,31 @@ def _long_tool_prompts(say: Words) -> Iterator[Shape]:
     ):
         messages = (*_history(say), call, *say.results(call), *follow)
         yield _tools(f"{name} after a long history", messages)
+
+
+def _again(say: Words) -> Iterator[Shape]:
+    def again(name: str, *follow: Callable[[], Message]) -> Shape:
+        steps = [make() for _ in range(_OFTEN) for make in (say.answer, *follow)]
+        return Shape(name=name, messages=(say.user(), *steps), judged_every=3)
+
+    yield again("a late system message again and again", say.system)
+    yield again("a late system and a user again and again", say.system, say.user)
+    yield again("an injected assistant message again and again", say.user, say.shot, say.user)
+    yield again("an injected assistant message alone again and again", say.shot)
+
+
+def _tools_again(say: Words) -> Iterator[Shape]:
+    def again(name: str, *follow: Callable[[], Message]) -> Shape:
+        messages = [say.user()]
+        for _ in range(_OFTEN):
+            call = say.calls(2)
+            messages += [call, *say.results(call), *(make() for make in follow)]
+        return Shape(name=name, messages=tuple(messages), needs_tools=True, judged_every=3)
+
+    yield again("parallel tool results again and again")
+    yield again("tool results and a user turn again and again", say.user)
+    yield again("tool results and a system message again and again", say.system)
+    yield again("tool results and an injected message again and again", say.shot)
 
 
 def _history(say: Words) -> list[Message]:

@@ -14,25 +14,28 @@ def turn_ids(
 ) -> list[int]:
     """Ids of the message as the template writes it after this transcript, with the stop; without it when truncated.
 
-    A template that refuses the message, or rewrites what came before it, leaves the plain text of the content.
+    The stop is the one that the template writes for this turn, else the first it is known to write. A template that
+    refuses the message, or rewrites what came before it, leaves the plain text of the content.
     """
-    ends = [end for stop in chat.profile.stops if (end := chat.vocabulary.id_of(stop)) is not None]
-    ids = chat.vocabulary.encode(_written(chat, transcript, message))[0]
+    text, written = _written(chat, transcript, message)
+    ids = chat.vocabulary.encode(text)[0]
+    ends = [end for stop in (written, *chat.profile.stops) if (end := chat.vocabulary.id_of(stop)) is not None]
     return ids if truncated else [*ids, *ends[:1]]
 
 
-def _written(chat: ChatTokenizer, transcript: Transcript, message: Mapping[str, Any]) -> str:
+def _written(chat: ChatTokenizer, transcript: Transcript, message: Mapping[str, Any]) -> tuple[str, str]:
+    """The text of the turn, and the stop after it; "" where the template writes none."""
     before = _render(chat, transcript, transcript.messages, generation_prompt=True)
     prefill = chat.deriver.prefill_of(before)
     before = before[: len(before) - len(prefill)]
     whole = _render(chat, transcript, [*transcript.messages, message], generation_prompt=False)
     if not before or not whole.startswith(before):
-        return str(message.get("content") or "")
+        return str(message.get("content") or ""), ""
     text = whole[len(before) :].removeprefix(prefill).rstrip()
     for stop in chat.profile.stops:
         if text.endswith(stop):
-            return text.removesuffix(stop)
-    return text
+            return text.removesuffix(stop), stop
+    return text, ""
 
 
 def _render(

@@ -6,7 +6,7 @@ from typing import Any
 from miles_tito.errors import TemplateError
 from miles_tito.profile import EPOCH
 from miles_tito.render import ChatTemplate
-from miles_tito.switches import switches
+from miles_tito.switches import keepers
 from miles_tito.verify.report import Finding
 from miles_tito.verify.shapes import TOOLS
 from miles_tito.verify.trial import Trial
@@ -20,9 +20,7 @@ def check(trial: Trial) -> Iterator[Finding]:
     template = trial.chat.template
     dropped = _dropped(template, trial.with_tools)
     if dropped:
-        keeps = next(
-            (one for one in switches(template) if not _dropped(template.with_kwargs(one), trial.with_tools)), None
-        )
+        keeps = next((one for one in keepers(template) if _keeps(template.with_kwargs(one), trial.with_tools)), None)
         when = " and ".join(dropped)
         yield Finding(
             rule="reasoning-retention",
@@ -30,6 +28,12 @@ def check(trial: Trial) -> Iterator[Finding]:
             what=f"reasoning is dropped from history {when}.",
             cure="" if keeps is None else f"Pass the template argument {keeps}.",
         )
+
+
+def _keeps(template: ChatTemplate, with_tools: bool) -> bool:
+    """Whether the template still renders, and drops nothing."""
+    say = Words(reasoning=True)
+    return _holds(template, [say.user(), say.answer()]) is True and not _dropped(template, with_tools)
 
 
 def _dropped(template: ChatTemplate, with_tools: bool) -> list[str]:
