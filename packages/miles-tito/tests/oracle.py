@@ -210,7 +210,9 @@ class Oracle:
         except Refused as error:
             return Finding(broken=f"raises: {error}")
         broken = self._lost(text, turn, new)
-        if broken:
+        # A template that cuts a turn at white space it begins with loses none of what was sampled: the ids keep it.
+        doubts = [broken] if broken and self._cut_at_space(walk, turn, new) else []
+        if broken and not doubts:
             return Finding(text=text, broken=broken)
         own = [*words_of(turn), *reasoning_of(turn)]
         first = min(text.index(word) for message in new for word in words_of(message))
@@ -218,7 +220,7 @@ class Oracle:
         if start > first:
             return Finding(text=text, broken="words of the turn stand after the new message")
         written = list(self._render.control.finditer(text, start, first))
-        doubts = [] if written else ["no control token ends the turn"]
+        doubts += [] if written else ["no control token ends the turn"]
         strict = text[start:strict_end]
         latest = written[-1].start() if written else first
         loose = text[latest:loose_end]
@@ -249,6 +251,13 @@ class Oracle:
         if not ending:
             return text[begin:start], ""
         return text[begin : ending[0].start()], ending[0][0]
+
+    def _cut_at_space(self, walk: Walk, turn: Message, new: Sequence[Message]) -> bool:
+        """True when nothing would be lost had the turn not begun with white space."""
+        bare = {**turn, "content": turn["content"].strip()}
+        if bare["content"] == turn["content"]:
+            return False
+        return not self._lost(self._render.text((*walk.messages, bare, *new), walk.tools, prompt=True), bare, new)
 
     def _lost(self, text: str, turn: Message, new: Sequence[Message]) -> str:
         """Why the last turn or a new message does not show up as it must, or ""."""
