@@ -133,7 +133,7 @@ def test_a_template_whose_stop_the_vocabulary_lacks_is_refused_with_that_token()
     chat = ChatTokenizer.from_pretrained(Vocabulary.of_bytes(["<|assistant|>"]), chat_template=source)
     says = {"role": "assistant", "content": "a"}
     start = chat.begin([{"role": "user", "content": "u"}])
-    with pytest.raises(NotExtendable, match="writes no stop token .* only '<.user.>', which it lacks") as caught:
+    with pytest.raises(NotExtendable, match=r"writes no stop token .* only '<.user.>', which it lacks") as caught:
         chat.append(start.sampled([97], message=says), [{"role": "user", "content": "u"}])
     assert "tokenizer that the template was written for" in caught.value.help
 
@@ -145,7 +145,7 @@ def test_glm_with_the_vocabulary_of_qwen_names_the_tokens_that_are_missing(templ
         pytest.skip("no tokenizer qwen3 among the tokenizers")
     chat = ChatTokenizer.from_pretrained(folder, chat_template=template_of("glm-4.7-flash", {}).source)
     start = chat.begin([{"role": "user", "content": "u"}])
-    with pytest.raises(NotExtendable, match="only '<.user.>', which it lacks"):
+    with pytest.raises(NotExtendable, match=r"only '<.user.>', which it lacks"):
         chat.append(
             start.sampled([97], message={"role": "assistant", "content": "a"}), [{"role": "user", "content": "u"}]
         )
