@@ -132,7 +132,8 @@ def test_arguments_come_as_json_and_one_by_one(plain):
         ("{% for %}", 2, "expected a chat template in Jinja"),
         ("{{ raise_exception('not today') }}", 2, "not today"),
         ("{{ 1 / 0 }}", 2, "ZeroDivisionError"),
-        ("", 1, "NOT SOUND"),
+        ("", 2, "renders nothing of the messages"),
+        ("import os\n\nprint(os.name)\n", 2, "renders nothing of the messages"),
     ],
 )
 def test_the_exit_code_says_sound_not_sound_or_not_usable(plain, capsys, source, code, says):
@@ -207,9 +208,10 @@ def test_a_folder_gives_a_table_totals_and_the_worst_exit_code(plain, capsys):
     (plain.parent / "broken.jinja").write_text("{% for %}")
     assert main([str(plain.parent), *QUICK[:-1], "2"]) == 2
     printed = capsys.readouterr()
-    rows = {line.split()[0]: line.split()[1:] for line in printed.out.splitlines() if ".jinja" in line}
-    assert rows["plain.jinja"][:9] == ["-", "-", "yes", "yes", "yes", "-", "-", "-", "yes"]
-    assert rows["drops.jinja"][:9] == ["-", "-", "yes", "no", "yes", "-", "-", "-", "no"]
+    rows = {line.split()[0]: line.split()[1:] for line in printed.out.splitlines() if line.strip()}
+    assert rows["template"][:5] == ["sound", "tool", "tools", "user*", "system"]
+    assert rows["plain.jinja"][:10] == ["yes", "-", "-", "yes", "yes", "yes", "-", "-", "-", "yes"]
+    assert rows["drops.jinja"][:10] == ["yes", "-", "-", "yes", "no", "yes", "-", "-", "-", "no"]
     assert rows["broken.jinja"][:2] == ["not", "usable:"]
     totals = "3 templates: user 2, system 1, assistant 2, system+user 1; 2 sound for every required kind, 1 not usable."
     assert totals in printed.out
@@ -293,7 +295,7 @@ def test_an_outcome_is_the_same_in_a_process_of_its_own(plain):
     settings = Settings(tools=False, thinking=False)
     (here,) = (outcome_of(target, settings) for target in targets_in(plain))
     (there,) = check_all(targets_in(plain), settings, jobs=1, timeout_s=100.0)
-    assert replace(here, profile="") == replace(there, profile="")
+    assert replace(here, profile="", seconds=0.0) == replace(there, profile="", seconds=0.0)
     assert json.loads(here.profile) == json.loads(there.profile)
 
 
@@ -343,3 +345,30 @@ def test_a_model_that_cannot_be_checked_does_not_keep_the_others_from_it(model, 
     assert (rows["bare"][:2], rows["torn"][:2]) == (["not", "usable:"], ["not", "usable:"])
     assert rows["model"].count("yes") == 4
     assert "expected a chat template in" in printed.err
+
+
+def test_an_argument_that_the_template_does_not_read_is_a_warning(plain, capsys):
+    plain.write_text("{% if enable_thinking %}{% endif %}" + PLAIN)
+    assert main([str(plain), *QUICK, "--arg", "enable_thinking=false", "--fail-on", "warning"]) == 0
+    assert main([str(plain), *QUICK, "--arg", "enable_thinkin=false", "--fail-on", "warning"]) == 1
+    assert "does not read the argument 'enable_thinkin'; it reads enable_thinking." in capsys.readouterr().out
+
+
+def test_a_kind_that_most_conversations_leave_out_is_not_sound(plain, capsys):
+    refuses = (
+        "{% if messages|length != 1 and not messages[0].role == 'assistant' %}{{ raise_exception('no') }}{% endif %}"
+    )
+    plain.write_text(refuses.replace("messages|length != 1", "messages|length < 9") + PLAIN)
+    assert main([str(plain), *QUICK]) == 1
+    out = capsys.readouterr().out
+    assert "NOT SOUND" in out
+    assert "user         not known" in out
+    assert "more conversations are refused" in out
+
+
+def test_what_a_render_lost_is_shown_as_what_is_missing_and_not_as_what_was_grown(plain, capsys):
+    plain.write_text(DROPS_LATE_SYSTEM)
+    main([str(plain), *QUICK])
+    out = capsys.readouterr().out
+    assert "expected somewhere: rule" in out
+    assert "the whole render ends: " in out

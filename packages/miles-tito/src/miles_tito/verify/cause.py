@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from miles_tito.errors import Divergence, NotExtendable, TemplateError, shared_prefix
 from miles_tito.verify.conversation import Step
-from miles_tito.verify.diff import diff_lines
+from miles_tito.verify.diff import diff_lines, shown
 from miles_tito.verify.report import Failure
 from miles_tito.verify.rules import RULES
 from miles_tito.verify.words import Word, words_in, words_of
@@ -39,7 +39,7 @@ def lost_or_moved(step: Step, whole: str) -> Failure | None:
     counts = Counter(rendered)
     lost = next((word for word in wanted if not word.soft and not counts[word]), None)
     if lost is not None:
-        return _failure(step, "content-loss", f"{lost} is lost", _where_missing(whole, lost))
+        return replace(_failure(step, "content-loss", f"{lost} is lost", None), diff=_end_without(step, whole, lost))
     new = list(words_of(step.appended))
     again = next((word for word in new if counts[word] > 1), None)
     if again is not None:
@@ -133,9 +133,10 @@ def _raises(step: Step, refusal: TemplateError) -> Failure:
     return _failure(step, "template-raises", str(refusal), None)
 
 
-def _where_missing(whole: str, lost: Word) -> Divergence:
-    tail = whole[-120:]
-    return Divergence(offset=len(whole) - len(tail), before="", expected=tail, found=lost.text)
+def _end_without(step: Step, whole: str, lost: Word) -> tuple[str, ...]:
+    """What is expected somewhere, and how the whole render ends."""
+    end = shown(whole[-120:], step.chat.vocabulary.marker)
+    return f"expected somewhere: {lost.text}", f"the whole render ends: {end}"
 
 
 def _where_moved(step: Step, whole: str, word: Word) -> Divergence:

@@ -10,6 +10,7 @@ from miles_core.messages import ROLES
 from miles_tito.proof import FROM_HISTORY
 from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.verify.checks import APPEND_CHECKS, TEMPLATE_CHECKS
+from miles_tito.verify.checks.role_support import is_blank
 from miles_tito.verify.mend import mended
 from miles_tito.verify.report import TemplateReport, Verdict
 from miles_tito.verify.shapes import KINDS, REQUIRED
@@ -82,6 +83,8 @@ def check_template(
 def check_target(target: Target, settings: Settings) -> TemplateReport:
     """The report on one template; TokenError when it cannot be used at all."""
     chat = load(target, settings.template_kwargs)
+    if is_blank(chat):
+        raise TokenError("expected a chat template, found that it renders nothing of the messages.")
     trial = Trial(
         chat=chat,
         checks=APPEND_CHECKS,
@@ -105,8 +108,11 @@ def check_target(target: Target, settings: Settings) -> TemplateReport:
 
 def _verdict(trial: Trial, kind: str, settings: Settings, argument: Mapping[str, Any] | None) -> Verdict:
     proofs = {proof for key, proof in trial.chat.profile.proofs.items() if _same_kind(key, kind)}
+    begun, left_out = trial.reach(kind)
     return Verdict(
         kind=kind,
+        begun=begun,
+        left_out=left_out,
         tried=trial.tried.get(kind, 0),
         required=kind in settings.needed,
         failures=tuple(trial.failures.get(kind, ())),

@@ -29,12 +29,18 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether one kind of append is sound: in all `tried` appends (0: the kind was never reached)."""
+    """Whether one kind of append is sound: in all `tried` appends (0: the kind was never reached).
+
+    begun, left_out: conversations with such appends, and those more whose prompt the template refuses. A kind that
+    most of them leave out is not sound: what was tried says too little.
+    """
 
     kind: str
     tried: int
     required: bool
     failures: tuple[Failure, ...] = ()
+    begun: int = 0
+    left_out: int = 0
     proof: str = ""
     """"bounded": the cost of an append does not depend on the history; "history": it is derived from a whole render."""
     argument: Mapping[str, Any] | None = None
@@ -42,8 +48,8 @@ class Verdict:
 
     @property
     def sound(self) -> bool:
-        """True when the kind was tried and never failed."""
-        return self.tried > 0 and not self.failures
+        """True when the kind was tried, in most of its conversations, and never failed."""
+        return self.tried > 0 and not self.failures and self.left_out <= self.begun
 
     @property
     def severity(self) -> Severity | None:
@@ -57,7 +63,7 @@ class Verdict:
             return f"Pass the template argument {dict(self.argument)}: with it this kind is sound."
         if self.failures:
             return self.failures[0].cure or RULES[self.failures[0].rule].cure
-        return "" if self.tried else "See why the prompts of these conversations are refused."
+        return "" if self.sound else "See why the prompts of these conversations are refused."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +87,7 @@ class TemplateReport:
     """The verdicts and findings for one template.
 
     name: of the template, unique in a run. path: the file or folder it came from. facts: what was derived about it.
-    profile: the derived profile as JSON text, fit to be pinned.
+    profile: the derived profile as JSON text, fit to be pinned. seconds: how long the check took, on the clock.
     """
 
     name: str
@@ -90,6 +96,7 @@ class TemplateReport:
     findings: tuple[Finding, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     profile: str = ""
+    seconds: float = 0.0
 
     @property
     def sound(self) -> bool:

@@ -123,6 +123,11 @@ _RULES = (
         cure="Map the role to one that the template renders.",
     ),
     Rule(
+        id="unread-argument",
+        title="Every template argument that is given is read by the template.",
+        cure="Correct the name, or leave the argument out.",
+    ),
+    Rule(
         id="pinned-profile",
         title="The template derives as it did when its profile was pinned.",
         cure="Delete the pinned file and run again to accept what is derived now.",

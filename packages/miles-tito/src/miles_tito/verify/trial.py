@@ -11,9 +11,11 @@ from miles_tito.tokenizer import ChatTokenizer
 from miles_tito.transcript import Transcript
 from miles_tito.verify.cause import cause_of
 from miles_tito.verify.conversation import Grown, Step
+from miles_tito.verify.edges import edges
 from miles_tito.verify.report import Failure
 from miles_tito.verify.shapes import TOOLS, Shape, shapes, verdict_kind
 from miles_tito.verify.turns import turn_ids
+from miles_tito.verify.words import Words
 
 _MOST = 60
 """Phrases of one template that a prompt says at most."""
@@ -55,6 +57,8 @@ class Trial:
     refused: dict[str, list[str]] = field(default_factory=dict)
     """Names of the runs whose prompt the template refuses, by its reason."""
     begun: set[str] = field(default_factory=set)
+    grown_runs: list[Run] = field(default_factory=list)
+    refused_runs: list[Run] = field(default_factory=list)
 
     def run(self, run: Run) -> bool:
         """Grow the conversation step by step; False when an append is refused or wrong, where it ends."""
@@ -63,8 +67,10 @@ class Trial:
             transcript = self.chat.begin(steps[0][0], run.tools, now=EPOCH)
         except (TemplateError, TokenError) as error:
             self.refused.setdefault(str(error), []).append(run.name)
+            self.refused_runs.append(run)
             return True
         self.begun.add(run.shape.name)
+        self.grown_runs.append(run)
         for number, (_, turn, appended) in enumerate(steps, 1):
             step = Step(
                 chat=self.chat,
@@ -106,6 +112,12 @@ class Trial:
         self.grown.append(grown)
         return next((failure for check in self.checks if (failure := check(grown))), None)
 
+    def reach(self, kind: str) -> tuple[int, int]:
+        """Conversations with such an append that were begun, and those that the template refuses with any tools."""
+        alone = [run for run in self.refused_runs if run.shape.name not in self.begun]
+        begun, left_out = (sum(kind in run.shape.kinds for run in some) for some in (self.grown_runs, alone))
+        return begun, left_out
+
     def refusals(self) -> Iterator[tuple[str, list[str]]]:
         """`(reason, runs)` for prompts refused; a shape that begins with other tools is no refusal of its text."""
         for reason, names in self.refused.items():
@@ -115,16 +127,30 @@ class Trial:
 
 
 def runs(chat: ChatTokenizer, *, tools: bool, thinking: bool | None) -> list[Run]:
-    """Every shape with and without reasoning, and, where it does not need tools, with and without these."""
-    found = []
+    """Every shape with and without reasoning, and, where it does not need tools, with and without these.
+
+    A long shape has tools where its turns have reasoning and none where they have none.
+    """
     spelled, phrases = " ".join(lookalikes(chat)), chat.template.phrases[:_MOST]
+    say = Words(reasoning=thinking is True)
+    found = [
+        Run(shape=shape, tools=TOOLS if tools else (), name=shape.name)
+        for shape in edges(say, tools=tools, constants=chat.template.constants, phrases=phrases)
+    ]
     for reasoning in (False, True) if thinking is None else (thinking,):
         for shape in shapes(tools=tools, reasoning=reasoning, lookalikes=spelled, phrases=phrases):
-            for given in (TOOLS,) if shape.needs_tools else ((), TOOLS) if tools else ((),):
+            for given in _schemas(shape, tools=tools, only=None if thinking is not None else reasoning):
                 extra = [", with tools"] if given and not shape.needs_tools else []
                 extra += [", with reasoning"] if reasoning else []
                 found.append(Run(shape=shape, tools=given, name="".join([shape.name, *extra])))
     return found
+
+
+def _schemas(shape: Shape, *, tools: bool, only: bool | None) -> tuple[tuple[Message, ...], ...]:
+    """The tools that a shape is run with. only: a long shape, tried twice in all, has some just this time, or none."""
+    if shape.needs_tools or not tools:
+        return (TOOLS if shape.needs_tools else (),)
+    return ((), TOOLS) if only is None or shape.judged_every == 1 else (TOOLS if only else (),)
 
 
 def lookalikes(chat: ChatTokenizer) -> list[str]:

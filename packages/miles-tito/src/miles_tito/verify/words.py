@@ -98,13 +98,21 @@ class Words:
         """An assistant message that was not sampled."""
         return {"role": "assistant", "content": f"As {self.word('shot')}.", "injected": True}
 
-    def calls(self, count: int = 1, *, content: str | None = "", as_string: bool = True) -> Message:
-        """A turn of tool calls. content: its text, with a sentinel where there is one."""
+    def long(self, message: Message, stem: str, num_chars: int) -> Message:
+        """The message with a long text: a sentinel at its start, in its middle and at its end."""
+        first, between, last = (self.word(stem) for _ in range(3))
+        filler = (" and so on" * (num_chars // 20 + 1))[: num_chars // 2]
+        return {**message, "content": f"{first}{filler} {between}{filler} {last}"}
+
+    def calls(
+        self, count: int = 1, *, content: str | None = "", as_string: bool = True, name: str = "look_up"
+    ) -> Message:
+        """A turn of tool calls. content: its text, with a sentinel where there is one. name: of the tool."""
         made = []
         for _ in range(count):
             word = self.word("seek")
             arguments: Any = f'{{"word": "{word}", "limit": 3}}' if as_string else {"word": word, "limit": 3}
-            function = {"name": "look_up", "arguments": arguments}
+            function = {"name": name, "arguments": arguments}
             made.append({"id": f"call{self._count:05d}", "type": "function", "function": function})
         text = f"{content} {self.word('note')}." if content else content
         return self._thinking({"role": "assistant", "content": text, "tool_calls": made})
@@ -112,7 +120,12 @@ class Words:
     def results(self, calls: Message, more: str = "") -> tuple[Message, ...]:
         """A tool result for each call; with more text, a second sentinel stands behind it."""
         return tuple(
-            {"role": "tool", "tool_call_id": call["id"], "name": "look_up", "content": self._found(more)}
+            {
+                "role": "tool",
+                "tool_call_id": call["id"],
+                "name": call["function"]["name"],
+                "content": self._found(more),
+            }
             for call in calls["tool_calls"]
         )
 

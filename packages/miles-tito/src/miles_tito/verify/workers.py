@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -153,6 +154,7 @@ def _serve(connection: Connection) -> None:
 
 def outcome_of(target: Target, settings: Settings) -> Outcome:
     """The report, or why there is none; in this process."""
+    began = time.monotonic()
     try:
         report = check_target(target, settings)
     except (MilesError, ValueError) as error:
@@ -163,7 +165,7 @@ def outcome_of(target: Target, settings: Settings) -> Outcome:
         why = f"expected a template that ends, found {type(error).__name__}."
     else:
         if report.reached:
-            return report
+            return replace(report, seconds=round(time.monotonic() - began, 3))
         why = next((finding.what for finding in report.findings), "no conversation could be rendered.")
         why = f"expected a template that renders a user turn, found that {why}"
     return Unusable(name=target.name, path=str(target.path), why=why)

@@ -22,6 +22,7 @@ from miles_tito.verify.checks import (
     suffix_equality,
     text_beside_calls,
     tool_grouping,
+    unread_argument,
 )
 from miles_tito.verify.report import Failure, Finding
 from miles_tito.verify.trial import Grown, Trial
@@ -34,6 +35,7 @@ APPEND_CHECKS: tuple[Callable[[Grown], Failure | None], ...] = (
 )
 TEMPLATE_CHECKS: tuple[Callable[[Trial], Iterable[Finding]], ...] = (
     refusals.check,
+    unread_argument.check,
     role_support.check,
     generation_prompt.check,
     reasoning_retention.check,

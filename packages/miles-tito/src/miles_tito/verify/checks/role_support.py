@@ -1,9 +1,15 @@
-"""Roles whose messages the template does not render."""
+"""Roles whose messages the template does not render, and templates that render none."""
 
 from collections.abc import Iterator
 
+from miles_tito.errors import TemplateError
+from miles_tito.profile import EPOCH
+from miles_tito.tokenizer import ChatTokenizer
+from miles_tito.verify.conversation import raw_render
 from miles_tito.verify.report import Finding
+from miles_tito.verify.shapes import TOOLS
 from miles_tito.verify.trial import Trial
+from miles_tito.verify.words import Words, words_in
 
 
 def check(trial: Trial) -> Iterator[Finding]:
@@ -17,3 +23,17 @@ def check(trial: Trial) -> Iterator[Finding]:
             severity="error" if required else "note",
             what=f"a {role} message after a turn is not rendered{', and the role is required' if required else ''}.",
         )
+
+
+def is_blank(chat: ChatTokenizer) -> bool:
+    """True when prompts render, and no text of any message stands in them: what was read is no chat template."""
+    say = Words(reasoning=False)
+    renders = []
+    for messages in ([say.user()], [say.system(), say.user()], [say.user(), say.answer(), say.user()]):
+        for tools in ((), TOOLS):
+            try:
+                text = raw_render(chat, messages, tools=tools, generation_prompt=True, now=EPOCH)
+            except TemplateError:
+                continue
+            renders.append(any(word.stem != "schema" for word in words_in(text)))
+    return bool(renders) and not any(renders)

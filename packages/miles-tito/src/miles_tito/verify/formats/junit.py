@@ -17,13 +17,15 @@ def junit(outcomes: Sequence[Outcome], options: Options) -> str:
     A kind that no conversation reached, and that need not be, is skipped; a template that cannot be checked an error.
     """
     root = Element("testsuites", name="miles check-template")
+    seconds: list[float] = []
     for outcome in outcomes:
         suite = SubElement(root, "testsuite", name=_clean(outcome.name))
         for name, case in _cases(outcome, options.fail_on):
-            case.attrib = {"classname": _clean(outcome.name), "name": name, "time": "0", "file": _clean(outcome.path)}
+            case.attrib = {"classname": _clean(outcome.name), "name": name, "file": _clean(outcome.path)}
             suite.append(case)
-        _count(suite, [suite])
-    _count(root, list(root))
+        seconds.append(0.0 if isinstance(outcome, Unusable) else outcome.seconds)
+        _count(suite, [suite], seconds[-1])
+    _count(root, list(root), sum(seconds))
     indent(root)
     return tostring(root, encoding="unicode", xml_declaration=True).strip()
 
@@ -46,8 +48,10 @@ def _verdict_case(verdict: Verdict, fail_on: Severity) -> Element:
     case = Element("testcase")
     if verdict.sound:
         return case
-    if not verdict.tried:
-        why = "no conversation reached this kind of append"
+    if not verdict.failures:
+        why = (
+            f"{verdict.begun} conversations reached this kind of append, the prompts of {verdict.left_out} are refused"
+        )
         if _fails(verdict.severity, fail_on):
             _add(case, "failure", "template-raises", why, verdict.cure)
         else:
@@ -95,13 +99,13 @@ def _add(case: Element, tag: str, kind: str, message: str, body: str) -> None:
         known.text = f"{known.text}\n{_clean(message)}\n{_clean(body)}"
 
 
-def _count(element: Element, suites: Sequence[Element]) -> None:
-    """Set the counts of a suite, or of all of them together."""
+def _count(element: Element, suites: Sequence[Element], seconds: float) -> None:
+    """Set the counts and the time of a suite, or of all of them together."""
     cases = [case for suite in suites for case in suite.iter("testcase")]
     element.set("tests", str(len(cases)))
     for name, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         element.set(name, str(sum(case.find(tag) is not None for case in cases)))
-    element.set("time", "0")
+    element.set("time", f"{seconds:.3f}")
 
 
 def _clean(text: str) -> str:

@@ -7,10 +7,14 @@ from miles_tito.verify.shapes import KINDS
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """Cells: `yes` sound, `arg` sound with a template argument, `no` not sound, `-` never reached or not asked."""
+    """Cells: `yes` sound, `arg` sound with a template argument, `no` not sound, `-` not known or not asked.
+
+    The column `sound` is about every kind that is required (`*`) and every finding that is an error.
+    """
     width = max((len(outcome.name) for outcome in outcomes), default=0)
-    head = " ".join([f"{'template':<{width}}", *KINDS, "notes"])
-    rows = [_row(outcome, width) for outcome in outcomes]
+    columns = [f"{kind}{'*' if kind in _required(outcomes) else ''}" for kind in KINDS]
+    head = " ".join([f"{'template':<{width}}", "sound", *columns, "notes"])
+    rows = [_row(outcome, width, columns) for outcome in outcomes]
     return "\n".join([head, *rows, "", totals(outcomes)])
 
 
@@ -40,19 +44,27 @@ def _reasoning(reports: Sequence[TemplateReport]) -> str:
     return f"{kept}{f' (+{helped} with an argument)' if helped else ''}"
 
 
-def _row(outcome: Outcome, width: int) -> str:
+def _required(outcomes: Sequence[Outcome]) -> set[str]:
+    reports = (outcome for outcome in outcomes if isinstance(outcome, TemplateReport))
+    return {verdict.kind for report in reports for verdict in report.verdicts if verdict.required}
+
+
+def _row(outcome: Outcome, width: int, columns: Sequence[str]) -> str:
     if isinstance(outcome, Unusable):
         return f"{outcome.name:<{width}} not usable: {outcome.why}"
     verdicts = {verdict.kind: verdict for verdict in outcome.verdicts}
-    cells = [f"{_cell(verdicts.get(kind)):<{len(kind)}}" for kind in KINDS]
-    return " ".join([f"{outcome.name:<{width}}", *cells, _notes(outcome)]).rstrip()
+    cells = [f"{_cell(verdicts.get(kind)):<{len(column)}}" for kind, column in zip(KINDS, columns, strict=True)]
+    sound = "yes" if outcome.sound else "NO"
+    return " ".join([f"{outcome.name:<{width}}", f"{sound:<5}", *cells, _notes(outcome)]).rstrip()
 
 
 def _cell(verdict: Verdict | None) -> str:
-    if verdict is None or not verdict.tried:
+    if verdict is None:
         return "-"
     if verdict.sound:
         return "yes"
+    if not verdict.failures:
+        return "-"
     return "no" if verdict.argument is None else "arg"
 
 

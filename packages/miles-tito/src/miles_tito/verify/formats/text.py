@@ -39,11 +39,20 @@ def page(report: TemplateReport, *, explain: bool = False) -> str:
 
 
 def _verdict(verdict: Verdict, *, explain: bool) -> Iterator[str]:
-    state = "sound" if verdict.sound else "not sound" if verdict.tried else "not reached"
+    state = (
+        "sound"
+        if verdict.sound
+        else "not sound"
+        if verdict.failures
+        else "not known"
+        if verdict.tried
+        else "not reached"
+    )
     if verdict.argument is not None:
         state += f", sound with {dict(verdict.argument)}"
     notes = [f"{verdict.tried} appends"]
     notes += [f"{len(verdict.failures)} fail"] if verdict.failures else []
+    notes += [f"the prompts of {verdict.left_out} more conversations are refused"] if verdict.left_out else []
     notes += ["from history"] if verdict.proof == "history" and verdict.sound else []
     notes += [] if verdict.required else ["not required"]
     yield f"  {verdict.kind:<12} {state} ({', '.join(notes)})"
