@@ -123,3 +123,13 @@ def test_a_template_that_fails_says_so(source):
 def test_an_argument_that_every_render_sets_is_refused(name):
     with pytest.raises(TemplateError, match=f"found {name}, which every render sets"):
         ChatTemplate("x", kwargs={name: 1})
+
+
+def test_half_a_character_that_arguments_escape_is_rendered_as_a_replacement():
+    template = ChatTemplate("{{ messages[0].tool_calls[0].function.arguments | tojson }}")
+    arguments = r'{"\ud800k": ["\udfff", "\ud83e\udd16"]}'
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    text = template.render(template.normalised([message]), generation_prompt=False, now=NOW)
+    assert text == '{"\ufffdk": ["\ufffd", "\U0001f916"]}'
+    assert call["function"]["arguments"].startswith(r'{"\ud800')

@@ -58,7 +58,7 @@ class Joints:
             return
         if unmarked(found) != unmarked(marked) and not self.touched(tools) and not self.beside_content(callers):
             # The template looks at these characters and writes something else: it is the places that tell.
-            placed = self._placed(marked, [message["content"] for message in callers])
+            placed = self._placed(unmarked(marked), [message["content"] for message in callers])
             if placed is not None and self.count(placed) == self.count(marked):
                 return
         raise TemplateError(

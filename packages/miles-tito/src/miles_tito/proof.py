@@ -112,10 +112,20 @@ class Prover:
             if suffix is None:
                 return None
             told_before = repeated(self.deriver, turn, new, tools)
-            wholes = (self.deriver.whole(history, turn, new, tools, EPOCH) for history in [*histories, *told_before])
-            return suffix if all(whole.text == suffix.text for whole in wholes) else None
+            follows = (self._follows(history, suffix, turn, new, tools) for history in [*histories, *told_before])
+            return suffix if all(follows) else None
         except NotExtendable:
             return None
+
+    def _follows(
+        self, history: History, suffix: Suffix, turn: Message, new: Sequence[Message], tools: Sequence[Message]
+    ) -> bool:
+        """True when the render after this history ends in the suffix and shows all before the turn as it was."""
+        text = self.deriver.marked([*history.messages, turn, *new], tools, EPOCH, str(new[0]["role"]))
+        if not text.endswith(suffix.text):
+            return False
+        before = text[: len(text) - len(suffix.text)]
+        return not self.deriver.align(before, history.fixed, history.sampled[:-1]).differences
 
     def _triggers(
         self, suffix: Suffix, turn: Message, new: Sequence[Message], tools: Sequence[Message]

@@ -157,7 +157,7 @@ class ChatTemplate:
                 add_generation_prompt=generation_prompt,
                 **names,
             )
-            text.encode()  # a lone surrogate, escaped in a call's arguments, has no tokens
+            text.encode()  # half a character, which a template can spell, has no tokens
         except jinja2.TemplateError as error:
             raise TemplateError(f"the chat template refuses this conversation: {error.message or error}") from error
         except _FAILURES as error:
@@ -240,7 +240,21 @@ def _object(arguments: str) -> Any:
     except (ValueError, RecursionError):
         return arguments
     brackets = arguments.count("[") + arguments.count("{")
-    return arguments if brackets > MAX_DEPTH and _is_deeper(found, MAX_DEPTH) else found
+    if brackets > MAX_DEPTH and _is_deeper(found, MAX_DEPTH):
+        return arguments
+    return _encodable(found) if _HALF.search(arguments) else found
+
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def _encodable(value: Any) -> Any:
+    """The JSON value with U+FFFD for each half of a character that an escape spelled: such a text has no tokens."""
+    if isinstance(value, str):
+        return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in value)
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
