@@ -96,13 +96,11 @@ def test_arguments_that_no_object_can_be_made_of_stay_text(chat, encode, argumen
     assert chat.verify(chat.append(turn, [result])).hard == 0
 
 
-def test_arguments_that_spell_a_lone_surrogate_are_refused_where_they_are_rendered(chat, encode):
+def test_arguments_that_escape_half_a_character_are_rendered_with_a_replacement(chat, encode):
     message, result = with_arguments('{"a": "\\ud800"}')
-    with pytest.raises(TokenError, match="surrogates not allowed"):
-        chat.begin([USER, message, result])
+    assert "\ufffd" in chat.vocabulary.decode(chat.begin([USER, message, result]).ids)
     turn = chat.begin([USER]).sampled(encode(chat, "a<|im_end|>"), message=message)
-    with pytest.raises(TokenError, match="surrogates not allowed"):
-        chat.append(turn, [result])
+    assert chat.verify(chat.append(turn, [result])).hard == 0
 
 
 def test_json_is_nested_at_most_a_hundred_levels():

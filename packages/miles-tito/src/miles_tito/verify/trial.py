@@ -133,17 +133,16 @@ def runs(chat: ChatTokenizer, *, tools: bool, thinking: bool | None) -> list[Run
     """
     spelled, phrases = " ".join(lookalikes(chat)), chat.template.phrases[:_MOST]
     say = Words(reasoning=thinking is True)
-    found = [
-        Run(shape=shape, tools=TOOLS if tools else (), name=shape.name)
-        for shape in edges(say, tools=tools, constants=chat.template.constants, phrases=phrases)
-    ]
+    found: list[Run] = []
     for reasoning in (False, True) if thinking is None else (thinking,):
         for shape in shapes(tools=tools, reasoning=reasoning, lookalikes=spelled, phrases=phrases):
             for given in _schemas(shape, tools=tools, only=None if thinking is not None else reasoning):
                 extra = [", with tools"] if given and not shape.needs_tools else []
                 extra += [", with reasoning"] if reasoning else []
                 found.append(Run(shape=shape, tools=given, name="".join([shape.name, *extra])))
-    return found
+    # Last, so that an ordinary conversation is the first to show a fault.
+    edge_shapes = edges(say, tools=tools, constants=chat.template.constants, phrases=phrases)
+    return [*found, *(Run(shape=shape, tools=TOOLS if tools else (), name=shape.name) for shape in edge_shapes)]
 
 
 def _schemas(shape: Shape, *, tools: bool, only: bool | None) -> tuple[tuple[Message, ...], ...]:
