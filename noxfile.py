@@ -25,7 +25,8 @@ BELOW = {  # package -> the packages it depends on, as the diamond in docs/archi
     "megatron": ["core", "sync"],
     "cli": ["core", "tito", "sync", "router", "megatron"],
 }
-TEST_TOOLS = ["pytest>=9", "hypothesis>=6.130"]
+TEST_TOOLS = ["pytest>=9", "hypothesis>=6.130", "pytest-xdist>=3.8"]
+SIDE_BY_SIDE = {"tito", "router"}  # large suites, run in two processes
 EXTRA_TOOLS = {"router": ["openai>=2"], "core": ["math-verify>=0.8"], "cli": ["openai>=2"]}
 CLIENTS = [
     "openai>=2",
@@ -95,7 +96,9 @@ def tests(session: nox.Session, package: str) -> None:
     """A package's own tests with only that package, and what it depends on, installed."""
     needed = [f"packages/miles-{name}" for name in [*BELOW[package], package]]
     session.install("-c", constraints(session), *needed, *TEST_TOOLS, *EXTRA_TOOLS.get(package, []))
-    session.run("pytest", f"packages/miles-{package}/tests", "-m", "not slow and not gpu", *session.posargs, env=CHILD)
+    split = ["-n", "2"] if package in SIDE_BY_SIDE else ["-p", "no:xdist"]
+    command = ["pytest", f"packages/miles-{package}/tests", "-m", "not slow and not gpu", *split]
+    session.run(*command, *session.posargs, env=CHILD)
 
 
 @nox.session
