@@ -2,7 +2,6 @@
 
 import copy
 import json
-import pickle
 import threading
 from datetime import datetime
 
@@ -10,7 +9,7 @@ import pytest
 
 from miles_core.errors import TokenError
 from miles_core.sample import Origin
-from miles_tito import ChatTokenizer, Divergence, NotExtendable, TemplateError
+from miles_tito import ChatTokenizer, NotExtendable, TemplateError
 
 USER = {"role": "user", "content": "hi"}
 TOOLS = [{"type": "function", "function": {"name": "look", "description": "d", "parameters": {"type": "object"}}}]
@@ -88,33 +87,6 @@ def test_a_truncated_turn_that_ends_in_its_stop_is_whole(chat_for, encode):
     chat = chat_for("chatml")
     cut = chat.begin([USER]).sampled(encode(chat, "done<|im_end|>"), finish="length")
     assert chat.append(cut, [USER]).awaits_turn
-
-
-def test_a_refusal_survives_pickling_and_reads_as_sentences(chat_for, encode):
-    chat = chat_for("drops_late_system")
-    with pytest.raises(NotExtendable) as caught:
-        chat.append(chat.begin([USER]).sampled(encode(chat, "a<|end|>")), [{"role": "system", "content": "s"}])
-    error, again = caught.value, pickle.loads(pickle.dumps(caught.value))
-    assert str(again) == str(error)
-    assert (again.role, again.divergence, again.help, again.reason) == (
-        "system",
-        error.divergence,
-        error.help,
-        error.reason,
-    )
-    assert f"{error.reason}. After {error.divergence.before!r}: expected 's', found" in str(error)
-    assert f". {error.help}" in str(error)
-
-
-def test_a_refusal_says_nothing_twice_and_names_no_empty_place():
-    said = "the chat template refuses this conversation: no late system message"
-    place = Divergence(offset=0, before="", expected="be nice", found=said)
-    twice = NotExtendable("no late system message", role="system", divergence=place, help="Use another role.")
-    assert str(twice) == "cannot append a system message: no late system message. Use another role."
-    lost = Divergence(offset=7, before="", expected="be nice", found="")
-    assert str(NotExtendable("the template drops it", role="system", divergence=lost)) == (
-        "cannot append a system message: the template drops it. Expected 'be nice', found nothing."
-    )
 
 
 def test_an_aborted_turn_is_never_extended(chat_for, encode):

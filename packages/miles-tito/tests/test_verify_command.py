@@ -242,6 +242,8 @@ def test_a_template_that_takes_all_memory_is_not_usable(plain):
 )
 def test_a_run_leaves_no_process_behind_however_it_ends(plain, name, code):
     plain.write_text(LOOPS)
+    # A test run in the background of a shell ignores SIGINT, and its children would, too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     run = subprocess.Popen(
         [sys.executable, "-m", "miles_tito.verify", str(plain)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -250,6 +252,7 @@ def test_a_run_leaves_no_process_behind_however_it_ends(plain, name, code):
         run.send_signal(signal.Signals[name])
         _, said = run.communicate(timeout=60)
     finally:
+        signal.signal(signal.SIGINT, before)
         run.kill()
     assert children
     assert run.returncode == code
