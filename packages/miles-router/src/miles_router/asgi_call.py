@@ -91,7 +91,7 @@ class AsgiCall:
     async def _run(self, scope: Scope) -> None:
         try:
             await self._front.app(scope, self._receive, self._send)
-        except Exception:
+        except Exception:  # the boundary to code of others: its caller gets an answer, the log gets the rest
             log.exception("the app failed on %s %s", scope["method"], scope["path"])
             if not self._begun:
                 fields = [(b"content-type", b"text/plain; charset=utf-8")]
